@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from .corpus import Corpus, own_text, presidents
+from .programs import run_program
+from .run_folder import write_text
 from .token_file import TokenFile, read_tokens, write_tokens
 from .vocabulary import END_OF_TEXT, gpt2_bpe, load_vocabulary, save_vocabulary, train_bpe
 from .vocabulary import vocabulary_hash
@@ -46,7 +47,8 @@ def prepare(
     digest = _digest(text)
     name = "presidents" if corpus == "presidents" else f"{Path(corpus).stem}-{digest[:8]}"
     folder = root / f"{name}-{tokenizer}"
-    if (folder / "source.json").is_file():
+    done = folder / "source.json"
+    if done.is_file() and json.loads(done.read_text())["sha256"] == digest:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer == "gpt2":
@@ -64,10 +66,8 @@ def prepare(
             vocab_size=vocabulary.get_vocab_size(),
             vocab_hash=vocabulary_hash(vocabulary),
         )
-    (folder / "valid.txt").write_text("\n".join(text.valid.values()), encoding="utf-8")
-    temporary = folder / f"source.json.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(source, indent=2) + "\n")
-    os.replace(temporary, folder / "source.json")
+    write_text(folder / "valid.txt", "\n".join(text.valid.values()))
+    write_text(done, json.dumps(source, indent=2) + "\n")
     return folder
 
 
@@ -82,7 +82,7 @@ def open_data(folder: Path) -> Data:
 def _encode(tokenizer: Tokenizer, documents: dict[str, str], label: str) -> Iterator[list[int]]:
     """Each document's ids, END_OF_TEXT after each."""
     end = tokenizer.token_to_id(END_OF_TEXT)
-    for text in tqdm(documents.values(), label, unit=" documents", leave=False):
+    for text in tqdm(documents.values(), label, unit=" documents", leave=False, disable=None):
         yield [*tokenizer.encode(text).ids, end]
 
 
@@ -115,9 +115,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    from .errors import told_kindly
-
-    with told_kindly():
-        main(tyro.cli(Options))
+    run_program(main, Options)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .loss import reduce_losses, valid_targets
 
@@ -36,7 +35,7 @@ def linear_cross_entropy(
     input; under autocast the GEMMs run in its dtype. "mean" and "sum" take the gradients during
     forward, while the logits are at hand, and backward only scales them; "none", whose upstream
     gradient is not known yet, computes the logits again in backward. Under `no_grad` neither
-    happens. A second derivative raises torch's error for once-differentiable functions.
+    happens. Asking for a second derivative (`create_graph=True`) raises RuntimeError.
     """
     valid = valid_targets(targets, weight.size(0), ignore_index)
     reduce_losses(hidden.new_zeros(()), valid.new_zeros(()), reduction, divisor)  # checks them
@@ -71,8 +70,8 @@ class _SumOfLosses(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_second_derivative()
         hidden, weight = (None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors)
         return hidden, weight, None, None, None
 
@@ -92,15 +91,24 @@ class _TokenLosses(torch.autograd.Function):
         return losses.masked_fill_(~valid, 0.0)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_second_derivative()
         hidden, weight, targets, valid = ctx.saved_tensors
-        chunks, grads = _Chunks(hidden, weight, ctx.dtype), _Gradients(hidden, weight, ctx.needs_input_grad)
+        chunks = _Chunks(hidden, weight, ctx.dtype)
+        grads = _Gradients(hidden, weight, ctx.needs_input_grad)
         scale = grad * valid
         for rows, x, logits in chunks:
             _, exponentials, sums = _statistics(logits, targets[rows])
             grads.add(rows, x, chunks.weight, exponentials, sums, targets[rows], scale[rows])
         return grads.hidden, grads.weight, None, None, None
+
+
+def _refuse_second_derivative() -> None:
+    """Gradients made without a graph would count as constants in a gradient penalty: silently."""
+    if torch.is_grad_enabled():  # in a backward: somebody asked for create_graph=True
+        raise RuntimeError(
+            "linear_cross_entropy has no second derivative; use cross_entropy(hidden @ weight.T, …)"
+        )
 
 
 def _statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
