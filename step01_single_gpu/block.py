@@ -38,7 +38,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout1(self.attention(self.ln1(x)))
-        return x + self.dropout2(self.mlp(self.ln2(x)))
+        x = x + self.dropout2(self.mlp(self.ln2(x)))
+        return x
 
 
 class MLP(nn.Module):

@@ -19,7 +19,7 @@ def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **extra
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "rng": torch.get_rng_state(),
-        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         **extra,
     }
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -1,6 +1,6 @@
 """`python -m step01_single_gpu.data`: from text to token files, once (`make data`).
 
-    data/<corpus>-<tokenizer>/   tokenizer.json  train.bin  valid.bin  valid.txt  source.json
+data/<corpus>-<tokenizer>/   tokenizer.json  train.bin  valid.bin  valid.txt  source.json
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 from tqdm import tqdm
@@ -19,8 +19,14 @@ from .corpus import Corpus, own_text, presidents
 from .programs import run_program
 from .run_folder import write_text
 from .token_file import TokenFile, read_tokens, write_tokens
-from .vocabulary import END_OF_TEXT, gpt2_bpe, load_vocabulary, save_vocabulary, train_bpe
-from .vocabulary import vocabulary_hash
+from .vocabulary import (
+    END_OF_TEXT,
+    gpt2_bpe,
+    load_vocabulary,
+    save_vocabulary,
+    train_bpe,
+    vocabulary_hash,
+)
 
 TokenizerName = Literal["bpe8192", "gpt2"]
 
@@ -58,7 +64,7 @@ def prepare(
         trained = train_bpe(text.train.values())
     save_vocabulary(trained, folder / "tokenizer.json")
     vocabulary = load_vocabulary(folder / "tokenizer.json")
-    source = {"corpus": corpus, "sha256": digest, "held_out": sorted(text.valid)}
+    source: dict[str, Any] = {"corpus": corpus, "sha256": digest, "held_out": sorted(text.valid)}
     for part, documents in (("train", text.train), ("valid", text.valid)):
         source[f"{part}_tokens"] = write_tokens(
             folder / f"{part}.bin",
@@ -81,7 +87,7 @@ def open_data(folder: Path) -> Data:
 
 def _encode(tokenizer: Tokenizer, documents: dict[str, str], label: str) -> Iterator[list[int]]:
     """Each document's ids, END_OF_TEXT after each."""
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = int(tokenizer.token_to_id(END_OF_TEXT))
     for text in tqdm(documents.values(), label, unit=" documents", leave=False, disable=None):
         yield [*tokenizer.encode(text).ids, end]
 

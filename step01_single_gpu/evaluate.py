@@ -52,8 +52,14 @@ def main(options: Options) -> dict[str, Any]:
         articles = wikipedia_articles(downloads, at_most=10 if options.words else None)
         texts["Wikipedia"] = _counted("\n\n".join(articles.values()))
     results = {
-        name: text_perplexities(model, data.tokenizer, *_beginning(text, words, options.words),
-                                stride=options.stride, batch_size=options.batch_size, label=name)
+        name: text_perplexities(
+            model,
+            data.tokenizer,
+            *_beginning(text, words, options.words),
+            stride=options.stride,
+            batch_size=options.batch_size,
+            label=name,
+        )
         for name, (text, words) in texts.items()
     }
     items = read_lambada(options.lambada) if options.lambada else lambada_items(downloads)

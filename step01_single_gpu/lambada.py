@@ -36,12 +36,14 @@ def read_lambada(path: Path) -> list[tuple[str, str]]:
             text = json.loads(line)["text"]
             pairs.append(split_last_word(text))
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}, line {number}: no passage with a last word ({error})") from error
+            raise ValueError(
+                f"{path}, line {number}: no passage with a last word ({error})"
+            ) from error
     return pairs
 
 
 def split_last_word(text: str) -> tuple[str, str]:
-    """"a b c" -> ("a b", " c"). The blank goes with the word, as byte-level BPE spells it."""
+    """ "a b c" -> ("a b", " c"). The blank goes with the word, as byte-level BPE spells it."""
     context, blank, word = text.rstrip().rpartition(" ")
     if not blank or not context:
         raise ValueError(f"{text!r} has no context before its last word")

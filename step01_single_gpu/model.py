@@ -60,7 +60,7 @@ class GPT(nn.Module):
         """The last hidden states [b, s, h], which the output layer turns into logits."""
         if tokens.dim() != 2:
             raise ValueError(f"tokens have shape {list(tokens.shape)}; they must be [b, s]")
-        b, s = tokens.shape
+        s = tokens.size(1)
         if s > self.config.seq_length:
             raise ValueError(
                 f"{s} tokens are more than seq_length {self.config.seq_length}; "

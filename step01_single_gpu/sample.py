@@ -61,9 +61,7 @@ def sample_text(
     if ids.numel() == 0:
         raise ValueError("the prompt is empty; give at least one character")
     generator = torch.Generator(ids.device).manual_seed(seed)
-    written = model.generate(
-        ids, tokens, temperature=temperature, top_k=top_k, generator=generator
-    )
+    written = model.generate(ids, tokens, temperature=temperature, top_k=top_k, generator=generator)
     return str(tokenizer.decode(written[0].tolist()))
 
 

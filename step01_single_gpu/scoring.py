@@ -27,8 +27,9 @@ def token_losses(
     A window of `seq_length` slides over the text by `stride` and scores only what is new in it,
     so a token has at least seq_length - stride tokens of context (paper, appendix E.1; windows
     after the first). `stride` None means no overlap: fastest, and the loss as in training.
-    `progress` wraps the loop over batches (a progress bar). Asks only for `model.loss(reduction="none")` and `model.config`, so it scores parallel models
-    too. Raises ValueError for an empty text, a stride outside [1, seq_length], a batch below 1.
+    `progress` wraps the loop over batches (a progress bar). Asks only for `model.config` and
+    `model.loss(reduction="none")`, so it scores parallel models too. Raises ValueError for an
+    empty text, a stride outside [1, seq_length], a batch below 1.
     """
     length, total = model.config.seq_length, len(tokens) - 1
     stride = length if stride is None else stride

@@ -12,19 +12,20 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 MAGIC, VERSION = b"MLMTOKEN", 1
 HEADER = struct.Struct("<8sIIQQ32s")
-DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
 @dataclass(frozen=True)
 class TokenFile:
     """The ids (read-only memory map, uint16 or uint32), and the vocabulary they belong to."""
 
-    ids: np.ndarray
+    ids: np.ndarray[Any, Any]
     vocab_size: int
     vocab_hash: str
 
@@ -65,13 +66,16 @@ def read_tokens(path: Path, vocab_hash: str | None = None) -> TokenFile:
         raise ValueError(f"{path} is not a token file of this project (wrong magic); {again}")
     _, version, size, count, vocab_size, digest = HEADER.unpack(header)
     if version != VERSION or size not in DTYPES:
-        raise ValueError(f"{path} has version {version}, this code reads version {VERSION}; {again}")
+        raise ValueError(
+            f"{path} has version {version}, this code reads version {VERSION}; {again}"
+        )
     expected, found = HEADER.size + count * size, path.stat().st_size
     if found != expected:
         raise ValueError(f"{path} has {found} bytes where its header says {expected}; {again}")
     if vocab_hash is not None and digest.hex() != vocab_hash:
         raise ValueError(
-            f"{path} was made with vocabulary {digest.hex()[:12]}, not with {vocab_hash[:12]}; {again}"
+            f"{path} was made with vocabulary {digest.hex()[:12]}, "
+            f"not with {vocab_hash[:12]}; {again}"
         )
     empty = np.empty(0, dtype=DTYPES[size])
     ids = np.memmap(path, DTYPES[size], "r", HEADER.size, (count,)) if count else empty

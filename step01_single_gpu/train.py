@@ -108,7 +108,9 @@ def main(options: Options) -> Path:
     write_options(run, options)
     metrics = Metrics(run, until=start)
     unigram = unigram_loss(data.train.ids, data.valid.ids, config.vocab_size)
-    print(f"{options.model}: {config.num_parameters:,} parameters on {device.type}, run folder {run}")
+    print(
+        f"{options.model}: {config.num_parameters:,} parameters on {device.type}, run folder {run}"
+    )
 
     with StopRequest() as stop:
         done = train_loop(model, optimizer, data, options, config, metrics, run, start, stop)
@@ -159,7 +161,9 @@ def train_loop(
                 warmup=options.warmup,
                 total=options.steps,
             )
-            loss, norm = train_step(model, optimizer, one_batch(data, options, config, step), options, lr)
+            loss, norm = train_step(
+                model, optimizer, one_batch(data, options, config, step), options, lr
+            )
             done, seconds = step + 1, time.perf_counter() - began
             if not math.isfinite(loss):
                 raise ValueError(

@@ -48,7 +48,9 @@ def linear(in_features: int, out_features: int, *, std: float, seed: int, name: 
     generator and cost as much time again.
     """
     device = torch.get_default_device()
-    layer = skip_init(nn.Linear, in_features, out_features, device=device)
+    layer = skip_init(  # type: ignore[no-untyped-call]
+        nn.Linear, in_features, out_features, device=device
+    )
     fill(layer.weight, dotted(name, "weight"), std, seed)
     nn.init.zeros_(layer.bias)
     assert isinstance(layer, nn.Linear)
@@ -57,7 +59,9 @@ def linear(in_features: int, out_features: int, *, std: float, seed: int, name: 
 
 def embedding(rows: int, width: int, *, std: float, seed: int, name: str) -> nn.Embedding:
     """An `nn.Embedding` [rows, width] drawn by its name."""
-    layer = skip_init(nn.Embedding, rows, width, device=torch.get_default_device())
+    layer = skip_init(  # type: ignore[no-untyped-call]
+        nn.Embedding, rows, width, device=torch.get_default_device()
+    )
     fill(layer.weight, dotted(name, "weight"), std, seed)
     assert isinstance(layer, nn.Embedding)
     return layer

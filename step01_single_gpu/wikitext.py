@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 from .packages import WIKIPEDIA, fetch, members
 
 ARTICLES = (
-    "gensim/test/test_data/"
-    "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 )
 
 

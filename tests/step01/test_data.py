@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from step01_single_gpu import global_batch
 from step01_single_gpu.corpus import own_text
-from step01_single_gpu.data import main as data_main
 from step01_single_gpu.data import Options, open_data, prepare
+from step01_single_gpu.data import main as data_main
 from step01_single_gpu.token_file import HEADER, read_tokens, write_tokens
 from step01_single_gpu.vocabulary import (
     END_OF_TEXT,
@@ -187,9 +187,11 @@ def test_prepare_makes_a_folder_once_and_again_when_the_text_changes(
     text.write_text(TEXT)
     folder = prepare(str(text), root=tmp_path / "data")
     data = open_data(folder)
-    assert data.tokenizer.decode(data.train.ids.tolist()) + data.tokenizer.decode(
-        data.valid.ids.tolist()
-    ) == TEXT
+    assert (
+        data.tokenizer.decode(data.train.ids.tolist())
+        + data.tokenizer.decode(data.valid.ids.tolist())
+        == TEXT
+    )
     assert data.train.ids[-1] == data.tokenizer.token_to_id(END_OF_TEXT)
     stamp = (folder / "train.bin").stat().st_mtime_ns
     assert prepare(str(text), root=tmp_path / "data") == folder

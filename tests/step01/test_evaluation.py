@@ -129,7 +129,7 @@ def test_wikitext_counts_its_own_words_and_reads_like_text(tmp_path: Path) -> No
     path.write_text(official)
     text, words = read_wikitext(path)
     assert text == (
-        "= Robert Boulter =\n\nRobert's film, a 1,000-word (long) story; \"The Bill\" is <unk>."
+        '= Robert Boulter =\n\nRobert\'s film, a 1,000-word (long) story; "The Bill" is <unk>.'
     )
     assert words == len(official.strip().split(" "))
     assert detokenize("they 're here , is n't it ?") == "they're here, isn't it?"

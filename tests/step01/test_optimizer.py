@@ -8,16 +8,26 @@ import torch
 from step01_single_gpu import GPT, GPTConfig, lr_at
 from step01_single_gpu.optimizer import decays, make_optimizer
 
-DECAYED = """
-tokens.weight positions.weight
-blocks.0.attention.qkv.weight blocks.0.attention.out.weight blocks.0.mlp.up.weight
-blocks.0.mlp.down.weight
-""".split()
-NOT_DECAYED = """
-blocks.0.ln1.weight blocks.0.ln1.bias blocks.0.attention.qkv.bias blocks.0.attention.out.bias
-blocks.0.ln2.weight blocks.0.ln2.bias blocks.0.mlp.up.bias blocks.0.mlp.down.bias
-ln.weight ln.bias
-""".split()
+DECAYED = [
+    "tokens.weight",
+    "positions.weight",
+    "blocks.0.attention.qkv.weight",
+    "blocks.0.attention.out.weight",
+    "blocks.0.mlp.up.weight",
+    "blocks.0.mlp.down.weight",
+]
+NOT_DECAYED = [
+    "blocks.0.ln1.weight",
+    "blocks.0.ln1.bias",
+    "blocks.0.attention.qkv.bias",
+    "blocks.0.attention.out.bias",
+    "blocks.0.ln2.weight",
+    "blocks.0.ln2.bias",
+    "blocks.0.mlp.up.bias",
+    "blocks.0.mlp.down.bias",
+    "ln.weight",
+    "ln.bias",
+]
 
 
 def test_weight_decay_acts_on_these_names_and_no_others() -> None:

@@ -127,7 +127,7 @@ def test_bf16_and_recompute_train_too(options: train.Options, tmp_path: Path) ->
 
 def test_nothing_is_overwritten(options: train.Options, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with pytest.raises(ValueError, match="run exists already; .*--resume"):
+    with pytest.raises(ValueError, match=r"run exists already; .*--resume"):
         train.main(dataclasses.replace(options, run=tmp_path / "run"))
     assert not list((tmp_path / "run").iterdir())
     assert new_run(None, "m", tmp_path) == tmp_path / "m-001"
@@ -161,7 +161,7 @@ def test_resume_refuses_what_it_cannot_continue(options: train.Options, tmp_path
     run = train.main(dataclasses.replace(options, run=tmp_path / "run", steps=2))
     with pytest.raises(ValueError, match="has done its 2 steps; give more with --steps"):
         train.main(train.Options(resume=run))
-    with pytest.raises(ValueError, match="--lr is 0.5 but the run has 0.01"):
+    with pytest.raises(ValueError, match=r"--lr is 0\.5 but the run has 0\.01"):
         train.main(train.Options(resume=run, lr=0.5))
     train.main(train.Options(resume=run, steps=4))
     assert checkpoint.read(run / "checkpoint.pt")["step"] == 4

@@ -1,0 +1,59 @@
+# Thin on purpose: each target is one command of a Python module. `make` alone prints the help.
+# Works with make 3.81, from a path with spaces, inside an active conda.
+SHELL := /bin/sh
+PY := .venv/bin/python
+# The first Python that torch has wheels for.
+FIND_PYTHON = for p in "$(PYTHON)" python3.11 python3.12 python3.13 python3.14 python3; do \
+	  if [ -n "$$p" ] && "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; \
+	  then break; fi; done
+
+# make train STEPS=20 …: names on the left, the program's options on the right.
+TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) \
+	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) \
+	$(if $(PRECISION),--precision $(PRECISION)) $(if $(RUN),--run "$(RUN)") \
+	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
+RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
+
+.PHONY: help setup data train sample evaluate test lint bench-single clean FORCE
+
+help:  ## this list
+	@echo "make train and make test are all you need; the rest is here when you want it."
+	@echo
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -e 's/:.*##/:/' | awk -F: '{printf "  make %-14s%s\n", $$1, $$2}'
+	@echo "  make test-step1    the tests of one step"
+	@echo
+	@echo "  options of train: MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
+
+setup: .venv/ready  ## build .venv (every target does it by itself); TORCH_INDEX=… takes torch from there
+
+.venv/ready: pyproject.toml constraints.txt $(if $(TORCH_INDEX),FORCE)
+	@$(FIND_PYTHON); "$$p" tools/setup.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)")
+
+FORCE:
+
+data: .venv/ready  ## fetch the text and make token files; CORPUS=path takes your own text
+	@$(PY) -m step01_single_gpu.data $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(ARGS)
+
+train: .venv/ready  ## train a GPT-2 on real text (a few minutes on a laptop)
+	@$(PY) -m step01_single_gpu.train $(TRAIN_OPTIONS)
+
+sample: .venv/ready  ## let the newest run write; ARGS='--prompt "The Congress"'
+	@$(PY) -m step01_single_gpu.sample $(RUN_OPTION)
+
+evaluate: .venv/ready  ## perplexities and LAMBADA accuracy of the newest run
+	@$(PY) -m step01_single_gpu.evaluate $(RUN_OPTION)
+
+test: .venv/ready  ## all tests, two at a time
+	@$(PY) -m pytest -n 2 tests $(ARGS)
+
+test-step%: .venv/ready  ## the tests of one step: make test-step1 (test-step01 works too)
+	@$(PY) -m pytest -n 2 "tests/step0$(patsubst 0%,%,$*)" $(ARGS)
+
+lint: .venv/ready  ## ruff and mypy
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+bench-single: .venv/ready  ## the training step against transformers' GPT-2
+	@$(PY) -m benchmarks.single $(ARGS)
+
+clean:  ## remove .venv, data and caches; runs stay
+	rm -rf .venv data .pytest_cache .mypy_cache .ruff_cache .hypothesis
