@@ -87,7 +87,8 @@ def open_data(folder: Path) -> Data:
 
 def _encode(tokenizer: Tokenizer, documents: dict[str, str], label: str) -> Iterator[list[int]]:
     """Each document's ids, END_OF_TEXT after each."""
-    end = int(tokenizer.token_to_id(END_OF_TEXT))
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    assert end is not None, "every vocabulary of this project has the mark"
     for text in tqdm(documents.values(), label, unit=" documents", leave=False, disable=None):
         yield [*tokenizer.encode(text).ids, end]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from .batches import global_batch
 from .config import PAPER_MODELS, GPTConfig
 from .data import Data, TokenizerName, open_data, prepare
 from .machine import gemm_peak, keep_freed_memory, training_flops
-from .model import GPT
+from .model import GPT, in_eval_mode
 from .optimizer import lr_at, make_optimizer
 from .programs import StopRequest, pick_device, run_program
 from .run_folder import Metrics, new_run, plot_loss, resumed_options, write_options, write_text
@@ -114,12 +115,13 @@ def main(options: Options) -> Path:
 
     with StopRequest() as stop:
         done = train_loop(model, optimizer, data, options, config, metrics, run, start, stop)
-    plot_loss(metrics, run / "loss.png", unigram)
     if stop.requested:
+        plot_loss(metrics, run / "loss.png", unigram)
         print(f"stopped after step {done}; go on with: --resume {run}")
         return run
     final = mean_loss(model, data)
-    metrics.add(step=done, final_valid_loss=final, unigram_loss=unigram)
+    metrics.add(step=done, valid_loss=final, unigram_loss=unigram)
+    plot_loss(metrics, run / "loss.png", unigram)
     sample = sample_text(model, data.tokenizer, "Fellow citizens,", seed=options.seed)
     write_text(run / "sample.txt", sample + "\n")
     print(
@@ -178,7 +180,7 @@ def train_loop(
                 f"loss {loss:.3f}, {tokens / seconds:,.0f} tokens/s, {share}", refresh=False
             )
             if done % options.valid_every == 0 and done < options.steps:
-                valid_loss = mean_loss(model, data, at_most=16384)
+                valid_loss = quick_loss(model, data)
                 metrics.add(step=done, valid_loss=valid_loss)
                 tqdm.write(f"step {done}: validation loss {valid_loss:.3f}")
             if done % options.checkpoint_every == 0 or done == options.steps or stop.requested:
@@ -235,9 +237,24 @@ def one_batch(
     )
 
 
-def mean_loss(model: GPT, data: Data, at_most: int | None = None) -> float:
-    """Mean loss over (the beginning of) the validation text."""
-    return token_losses(model, data.valid.ids[:at_most], batch_size=16).mean().item()
+def mean_loss(model: GPT, data: Data) -> float:
+    """Mean loss over the validation text."""
+    return token_losses(model, data.valid.ids, batch_size=16).mean().item()
+
+
+@torch.no_grad()
+def quick_loss(model: GPT, data: Data) -> float:
+    """Mean loss over 128 windows of the validation text, always the same: a second, not ten."""
+    width, device = model.config.seq_length, next(model.parameters()).device
+    if len(data.valid.ids) <= 128 * width:
+        return mean_loss(model, data)
+    inputs, targets = global_batch(data.valid.ids, 0, batch_size=128, seq_length=width, seed=0)
+    with in_eval_mode(model):
+        parts = [
+            (inputs[i : i + 16].to(device), targets[i : i + 16].to(device))
+            for i in range(0, 128, 16)
+        ]
+        return statistics.fmean(model.loss(x, y).item() for x, y in parts)
 
 
 def model_config(options: Options, vocab_size: int) -> GPTConfig:

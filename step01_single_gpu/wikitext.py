@@ -46,16 +46,27 @@ def wikipedia_articles(downloads: Path, *, at_most: int | None = None) -> dict[s
 
     The text is under CC BY-SA: it is fetched, never part of this repository.
     """
-    import mwparserfromhell
-
     raw = bz2.decompress(members(fetch(WIKIPEDIA, downloads), ARTICLES)[ARTICLES])
     articles: dict[str, str] = {}
     for page in ElementTree.fromstring(raw).iterfind(".//{*}page"):
         markup = page.findtext(".//{*}text") or ""
         if page.find("{*}redirect") is not None or not markup:
             continue
-        text = mwparserfromhell.parse(markup).strip_code()
-        articles[page.findtext("{*}title") or ""] = re.sub(r"\n{3,}", "\n\n", text).strip()
+        articles[page.findtext("{*}title") or ""] = plain_text(markup)
         if at_most is not None and len(articles) == at_most:
             break
     return articles
+
+
+def plain_text(markup: str) -> str:
+    """The running text of an article: no footnotes, pictures or templates, nothing after it."""
+    import mwparserfromhell
+
+    text = re.split(r"\n==\s*(?:See also|Notes|References|External links)", markup)[0]
+    text = re.sub(r"<ref[^>]*/>|<ref.*?</ref>", "", text, flags=re.DOTALL)
+    inner_link = r"\[\[[^\[\]]*\]\]"
+    picture = rf"\[\[(?:File|Image|Category):(?:{inner_link}|[^\[\]])*\]\]"
+    text = re.sub(picture, "", text)
+    lines = mwparserfromhell.parse(text).strip_code().splitlines()
+    text = "\n".join(line.strip() for line in lines)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()

@@ -12,7 +12,7 @@ from step01_single_gpu.evaluate import text_perplexities
 from step01_single_gpu.lambada import lambada_accuracy, read_lambada, split_last_word
 from step01_single_gpu.scoring import perplexity, unigram_loss
 from step01_single_gpu.vocabulary import load_vocabulary, save_vocabulary, train_bpe
-from step01_single_gpu.wikitext import detokenize, read_wikitext
+from step01_single_gpu.wikitext import detokenize, plain_text, read_wikitext
 from tests.compare import assert_close
 
 
@@ -138,6 +138,15 @@ def test_wikitext_counts_its_own_words_and_reads_like_text(tmp_path: Path) -> No
     path.write_text(" \n")
     with pytest.raises(ValueError, match="is empty"):
         read_wikitext(path)
+
+
+def test_wikipedia_markup_becomes_running_text() -> None:
+    markup = (
+        "{{Infobox|x=1}}'''Autism''' is a [[disorder|condition]]<ref name=a>Some {{cite}}</ref> of "
+        "[[File:a.png|thumb|a [[link]] inside]]the brain<ref name=a/>.\n\n== Causes ==\nMany.\n"
+        "== See also ==\n* [[Other]]\n[[Category:Mind]]"
+    )
+    assert plain_text(markup) == "Autism is a condition of the brain.\n\nCauses\nMany."
 
 
 def test_pitfall_80_both_denominators_are_reported(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ def test_a_run_leaves_all_its_files_and_learns(
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in rows if "loss" in r] == list(range(1, 61))
-    assert [r["step"] for r in rows if "valid_loss" in r] == list(range(5, 60, 5))
-    assert rows[-1]["final_valid_loss"] < rows[-1]["unigram_loss"] - 0.5
+    assert [r["step"] for r in rows if "valid_loss" in r] == list(range(5, 61, 5))
+    assert rows[-1]["valid_loss"] < rows[-1]["unigram_loss"] - 0.5
     assert (run / "sample.txt").read_text().startswith("Fellow citizens,")
     assert f"{rows[-1]['unigram_loss']:.3f}" in capsys.readouterr().out
     model, data = load_run(run)
     loss = train.mean_loss(model, data)
-    assert loss == pytest.approx(rows[-1]["final_valid_loss"], rel=1e-6)
+    assert loss == pytest.approx(rows[-1]["valid_loss"], rel=1e-6)
 
 
 def test_resume_is_bit_exact_with_dropout_on(options: train.Options, tmp_path: Path) -> None:
