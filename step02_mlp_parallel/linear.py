@@ -109,9 +109,7 @@ class _OverlappedColumnParallel(torch.autograd.Function):
     """`F.linear(f(x), weight, bias)`, whose backward sends while it computes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.group = group
         return F.linear(x, weight, bias)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from .wire import Group, all_gather, all_reduce_, group_rank, group_size
@@ -126,7 +125,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        return rearrange(all_gather(x, group), "n ... c -> ... (n c)")
+        return torch.cat(all_gather(x, group).unbind(0), dim=-1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

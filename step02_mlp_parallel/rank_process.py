@@ -36,7 +36,11 @@ def rank_main(
     timeout: float,
     pipe: Connection,
 ) -> None:
-    """Join the group, run the job, send one answer, end."""
+    """Join the group, run the job, send one answer, and wait for the caller to end us all.
+
+    A rank that left at once would close its connections while others still read from them, and a
+    rank that failed would make its peers fail too, and hide which was the first.
+    """
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
@@ -45,7 +49,6 @@ def rank_main(
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     torch.set_num_threads(1)
     torch.manual_seed(rank)  # ranks that lean on the global seed shall differ at once
-    code = 0
     try:
         fn, args = pickle.loads(job)
         dist.init_process_group(
@@ -56,15 +59,12 @@ def rank_main(
             timeout=timedelta(seconds=timeout),
         )
         answer = pickle.dumps(fn(*args))
-        dist.barrier()  # nobody leaves while another may still read from it
     except BaseException as error:  # exit() inside the function too
-        answer, code = pickle.dumps(_failure(error)), 1
-    pipe.send_bytes(answer)
-    pipe.close()
+        answer = pickle.dumps(_failure(error))
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not through interpreter shutdown, where gloo's threads may abort a finished process.
-    os._exit(code)
+    pipe.send_bytes(answer)
+    threading.Event().wait()
 
 
 def _failure(error: BaseException) -> Failure:

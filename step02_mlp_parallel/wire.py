@@ -69,7 +69,7 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
     _check(x, group, "all_gather")
     out = x.new_empty((n * x.size(0), *x.shape[1:]) if x.dim() else (n,))
     with note("all_gather", x, _members(group)):
-        dist.all_gather_into_tensor(out, x if x.dim() else x.view(1), group)
+        dist.all_gather_single(out, x if x.dim() else x.view(1), group)
     return out.view(n, *x.shape)
 
 

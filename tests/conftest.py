@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from step01_single_gpu import GPTConfig
+from step02_mlp_parallel.launch import warm_up
 
 # The same few examples each time: a suite that fails must fail for everybody.
 settings.register_profile("suite", max_examples=20, deadline=None, derandomize=True)
@@ -36,3 +37,10 @@ def tiny() -> GPTConfig:
     return GPTConfig(
         vocab_size=37, seq_length=11, hidden_size=24, num_layers=3, num_heads=3, dropout=0.0
     )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Warm the server of ranks while the first tests run, where tests with ranks will run."""
+    controller = session.config.getoption("numprocesses", None) is not None
+    if not controller and any("step01" not in item.nodeid for item in session.items):
+        warm_up("torch._dynamo")
