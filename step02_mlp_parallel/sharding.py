@@ -77,7 +77,7 @@ def cuts(module: nn.Module) -> dict[str, Cut]:
                 continue
             full_name = f"{path}.{name}" if path else name
             if table is not None and name in table:
-                found[full_name] = Cut(table[name], child.group)  # type: ignore[arg-type]
+                found[full_name] = Cut(table[name], child.group)
             elif table is None and type(child).__module__.startswith("torch."):
                 found[full_name] = Cut(None, None)
             else:

@@ -48,7 +48,7 @@ def all_reduce_(
     """
     if op not in ("sum", "max"):
         raise ValueError(f'op is {op!r}; it must be "sum" or "max"')
-    if group_size(group) == 1:
+    if group is None or group_size(group) == 1:
         return None
     _check(buffer, group, f"all_reduce({op})")
     reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
@@ -64,7 +64,7 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
     """
     n = group_size(group)
     x = x.contiguous()
-    if n == 1:
+    if group is None or n == 1:
         return x.unsqueeze(0).clone()
     _check(x, group, "all_gather")
     out = x.new_empty((n * x.size(0), *x.shape[1:]) if x.dim() else (n,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,4 +44,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Warm the server of ranks while the first tests run, where tests with ranks will run."""
     controller = session.config.getoption("numprocesses", None) is not None
     if not controller and any("step01" not in item.nodeid for item in session.items):
-        warm_up("torch._dynamo")
+        # A test run is short: here the ranks' own modules may be loaded beforehand too.
+        folders = {Path(item.path).parent for item in session.items}
+        modules = [f"tests.{p.name}.ranks" for p in folders if (p / "ranks.py").exists()]
+        warm_up("torch._dynamo", "tests.equivalence", *modules)
