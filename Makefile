@@ -14,7 +14,8 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train sample evaluate test lint bench-single clean FORCE
+.PHONY: help setup data train sample evaluate test lint demo-step2 figures bench-single \
+	bench-setup bench-parallel clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
@@ -52,8 +53,20 @@ test-step%: .venv/ready  ## the tests of one step: make test-step1 (test-step01 
 lint: .venv/ready  ## ruff and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
+demo-step2: .venv/ready  ## a parallel MLP on two ranks beside the whole one
+	@$(PY) -m step02_mlp_parallel.demo
+
+figures: .venv/ready  ## draw the chapters' pictures again
+	@$(PY) -m step02_mlp_parallel.figure
+
 bench-single: .venv/ready  ## the training step against transformers' GPT-2
 	@$(PY) -m benchmarks.single $(ARGS)
+
+bench-setup: .venv/ready  ## install the packages that benchmarks compare with
+	@$(PY) -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+
+bench-parallel: bench-setup  ## the parallel MLP against other implementations, and weak scaling
+	@$(PY) -m benchmarks.parallel $(ARGS)
 
 clean:  ## remove .venv, data and caches; runs stay
 	rm -rf .venv data .pytest_cache .mypy_cache .ruff_cache .hypothesis

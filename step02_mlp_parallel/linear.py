@@ -99,7 +99,7 @@ class RowParallelLinear(nn.Module):
         _check_width(x, width, "this rank's part of in_features", self)
         x, weight, bias = _autocast(x, self.weight, self.bias)
         y = g_(F.linear(x, weight), self.group)  # the GEMM's result is ours: no copy for the sum
-        return y if bias is None else y + bias
+        return y if bias is None else y.add_(bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}/{group_size(self.group)} -> {self.out_features}"

@@ -16,6 +16,7 @@ PROGRAMS = {
         "data", "evaluate", "lambada", "programs", "run_folder", "sample", "train", "vocabulary",
         "wikitext",
     },
+    "step02_mlp_parallel": {"figure"},
 }  # fmt: skip
 
 

@@ -1,0 +1,154 @@
+"""The parallel MLP against other implementations, and weak scaling (`make bench-parallel`).
+
+Two gloo ranks, each with one thread on a core of its own. All implementations have the same
+weights and inputs; outputs and input gradients are compared before anything is timed. Rounds are
+interleaved in one run; medians, and the median ratio to ours with its quartiles, are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from step01_single_gpu.block import MLP
+from step01_single_gpu.config import GPTConfig
+from step02_mlp_parallel import ParallelMLP, run_ranks
+from step02_mlp_parallel.linear import ColumnParallelLinear
+
+from .peers import make_all
+
+SIZES = ((256, 2, 64), (768, 4, 256))  # hidden, batch, sequence
+# Weak scaling: the work of a rank stays equal, so hidden² / ranks does. 1088² / 2 = 1.003 · 768².
+WEAK = {1: 768, 2: 1088}
+LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare the parallel MLP with its peers at TP = 2."""
+
+    rounds: int = 25
+
+
+def own_core() -> None:
+    """This rank's threads on one core, where the system lets us say so."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
+    torch.set_num_threads(1)
+
+
+def one_step(module: nn.Module, x: Tensor, upstream: Tensor) -> float:
+    """Seconds of a forward and backward, started together on all ranks."""
+    module.zero_grad(set_to_none=True)
+    x.grad = None
+    dist.barrier()
+    start = time.perf_counter()
+    module(x).backward(upstream)
+    return time.perf_counter() - start
+
+
+def versus(hidden: int, batch: int, seq: int, rounds: int) -> dict[str, Any]:
+    """Seconds by implementation and round, on this rank."""
+    warnings.simplefilter("ignore")
+    own_core()
+    config = GPTConfig(1, seq, hidden_size=hidden, num_layers=1, num_heads=1)
+    full = {k: v + 0.01 for k, v in MLP(config).state_dict().items()}
+    modules, missing = make_all(config, full)
+    modules["ours, no overlap"] = make_all(config, full)[0]["ours"]
+    for child in modules["ours, no overlap"].modules():
+        if isinstance(child, ColumnParallelLinear):
+            child.overlap = False
+    torch.manual_seed(0)
+    x = torch.randn(batch, seq, hidden, requires_grad=True)
+    upstream = torch.randn(batch, seq, hidden)
+    results = {}
+    for name, module in modules.items():
+        one_step(module, x, upstream)
+        assert x.grad is not None
+        results[name] = (module(x).detach(), x.grad.clone())
+        for got, expected in zip(results[name], results["ours"], strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    seconds: dict[str, list[float]] = {name: [] for name in modules}
+    for i in range(rounds + 2):
+        for name, module in modules.items():
+            taken = one_step(module, x, upstream)
+            if i >= 2:
+                seconds[name].append(taken)
+    return {"seconds": seconds, "missing": missing}
+
+
+def weak(rounds: int) -> dict[str, list[float]]:
+    """GFLOP/s of this rank by round, in a stack of MLPs, forward and backward:
+    alone (the other rank waits), beside another that computes for itself, and together."""
+    own_core()
+    stacks, inputs, flops = {}, {}, {}
+    for n, hidden in WEAK.items():
+        config = GPTConfig(1, 256, hidden_size=hidden, num_layers=LAYERS, num_heads=1)
+        group = dist.group.WORLD if n > 1 else None
+        layers = (ParallelMLP(config, group=group, name=str(i)) for i in range(LAYERS))
+        stacks[n] = nn.Sequential(*layers)
+        inputs[n] = (torch.randn(4, 256, hidden, requires_grad=True), torch.randn(4, 256, hidden))
+        flops[n] = 3 * 2 * inputs[n][0].numel() * 8 * hidden * LAYERS / n
+    rates: dict[str, list[float]] = {"alone": [], "beside": [], "together": []}
+    for i in range(rounds + 2):
+        for name, row in rates.items():
+            n = 2 if name == "together" else 1
+            if name == "alone" and dist.get_rank() == 1:
+                dist.barrier()
+            else:
+                seconds = one_step(stacks[n], *inputs[n])
+                if i >= 2:
+                    row.append(flops[n] / seconds / 1e9)
+            dist.barrier()
+    return rates
+
+
+def quartiles(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def main(options: Options) -> None:
+    print(f"torch {torch.__version__}, gloo, one thread a rank, {os.cpu_count()} cores")
+    for hidden, batch, seq in SIZES:
+        ranks = run_ranks(versus, 2, hidden, batch, seq, options.rounds, timeout=600)
+        seconds = {  # a step is over when the slower rank is
+            name: [max(pair) for pair in zip(*(r["seconds"][name] for r in ranks), strict=True)]
+            for name in ranks[0]["seconds"]
+        }
+        print(f"\nMLP, hidden {hidden}, batch {batch} x {seq}, TP = 2: forward + backward")
+        for name, row in seconds.items():
+            ratios = [a / b for a, b in zip(row, seconds["ours"], strict=True)]
+            text = "" if name == "ours" else f"   ours is {quartiles(ratios)}x as fast"
+            print(f"  {name:<18}{statistics.median(row) * 1e3:8.2f} ms{text}")
+        for name, reason in ranks[0]["missing"].items():
+            print(f"  {name:<18} not installed: {reason} (make bench-setup)")
+    rates = run_ranks(weak, 2, options.rounds, timeout=600)[0]
+    print(f"\nweak scaling, {LAYERS} MLPs, batch 4 x 256, equal work a rank, GFLOP/s a rank")
+    for name, what in (
+        ("alone", f"hidden {WEAK[1]}, one rank, the other core idle"),
+        ("beside", f"hidden {WEAK[1]}, two ranks that don't know of each other"),
+        ("together", f"hidden {WEAK[2]}, TP = 2"),
+    ):
+        print(f"  {what:<56}{statistics.median(rates[name]):7.1f}")
+    for name, what in (
+        ("alone", "one rank alone (the paper: 0.82)"),
+        ("beside", "the same cores without communication"),
+    ):
+        ratios = [a / b for a, b in zip(rates["together"], rates[name], strict=True)]
+        print(f"  TP = 2 keeps {quartiles(ratios)} of the rate of {what}")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    main(tyro.cli(Options))
