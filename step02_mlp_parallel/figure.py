@@ -72,7 +72,7 @@ def draw(path: Path) -> None:
             (10.7, 12.1),
             (14.7, 15.6),
             (17.0, 18.1),
-        ):  # noqa: E501
+        ):
             arrow(start, y + 1.2, end)
     for x, name, text in (
         (2.6, "f", f"forward: identity\nbackward: all-reduce\nof {ranks[0]['f']}"),

@@ -46,5 +46,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not controller and any("step01" not in item.nodeid for item in session.items):
         # A test run is short: here the ranks' own modules may be loaded beforehand too.
         folders = {Path(item.path).parent for item in session.items}
-        modules = [f"tests.{p.name}.ranks" for p in folders if (p / "ranks.py").exists()]
+        files = [file for folder in folders for file in folder.glob("*ranks.py")]
+        modules = [f"tests.{file.parent.name}.{file.stem}" for file in files]
         warm_up("torch._dynamo", "tests.equivalence", *modules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import tomllib
@@ -72,6 +73,8 @@ def test_pins_name_everything_that_is_installed() -> None:
     )
     assert pins["torch"] == "2.13.0"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+    wanted = list(
+        itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    )
     names = {re.split("[<>=]", requirement)[0] for requirement in wanted}
     assert not names - set(pins)

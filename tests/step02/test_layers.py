@@ -24,7 +24,7 @@ from step02_mlp_parallel.sharding import cuts
 from tests.compare import assert_close
 from tests.equivalence import WORLDS, Case, prove, random_state
 
-from . import ranks
+from . import layer_ranks as ranks
 
 
 def mlp_case(hidden: int, b: int, s: int, seed: int = 0, **options: object) -> Case:

@@ -6,7 +6,7 @@ import torch
 from step02_mlp_parallel import f, g, gather_last_dim, record_collectives, run_ranks, split_last_dim
 from tests.compare import assert_close
 
-from . import ranks
+from . import layer_ranks, ranks
 
 
 def test_pitfall_12_without_f_a_replicated_gain_has_a_partial_gradient_on_each_rank() -> None:
@@ -82,19 +82,19 @@ def test_a_world_of_one_makes_no_collective_and_copies() -> None:
 
 
 def test_groups_side_by_side_stay_apart() -> None:
-    got = run_ranks(ranks.groups_of_two, 4)
+    got = run_ranks(layer_ranks.groups_of_two, 4)
     assert [row[0] for row in got] == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert [row[1] for row in got] == [1.0, 1.0, 5.0, 5.0]
     assert [row[2].tolist() for row in got] == [[0, 1], [0, 1], [2, 3], [2, 3]]
 
 
 def test_pitfall_74_half_types_are_summed() -> None:
-    for row in run_ranks(ranks.half_types, 2):
+    for row in run_ranks(layer_ranks.half_types, 2):
         assert set(row.values()) == {3.0}
 
 
 def test_messages_name_the_value_and_what_would_work() -> None:
-    for said in run_ranks(ranks.messages, 4):
+    for said in run_ranks(layer_ranks.messages, 4):
         assert "out_features: 10 doesn't divide by the 4 ranks" in said["column"]
         assert "8 or 12 would, or a group of 1, 2, 5, 10 ranks" in said["column"]
         assert "in_features: 6 doesn't divide" in said["row"]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from step02_mlp_parallel import run_ranks
 
-from . import ranks
+from . import torch_ranks as ranks
 
 
 def test_d1_gloo_checks_neither_strides_nor_dtypes_nor_order() -> None:
@@ -88,7 +88,7 @@ def test_d9_a_monitored_barrier_names_who_is_missing() -> None:
 
 
 def test_d10_device_id_is_for_accelerators_only(tmp_path: Path) -> None:
-    """It binds NCCL's communicators to a GPU, so join_torchrun passes it only where there is one."""
+    """It binds NCCL's communicators to a GPU: join_torchrun passes it only where there is one."""
     file, device = f"file://{tmp_path}/file", torch.device("cpu", 0)
     with pytest.raises(ValueError, match="must be an accelerator"):
         dist.init_process_group("gloo", init_method=file, rank=0, world_size=1, device_id=device)
