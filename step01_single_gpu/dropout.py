@@ -30,10 +30,15 @@ class Dropout(nn.Module):
             return x
         if self.function is not None:
             return self.function(x, self.p, self.site)
-        return x * dropout_mask(x, self.p) if x.device.type == "cpu" else F.dropout(x, self.p)
+        return dropout(x, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, site={self.site!r}"
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """x with dropout from torch's global generator: own masks on a CPU, torch's kernel on a GPU."""
+    return x * dropout_mask(x, p) if x.device.type == "cpu" else F.dropout(x, p)
 
 
 def dropout_mask(x: Tensor, p: float) -> Tensor:

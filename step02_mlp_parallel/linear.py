@@ -54,11 +54,7 @@ class ColumnParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         _check_width(x, self.in_features, "in_features", self)
-        x, weight, bias = _autocast(x, self.weight, self.bias)
-        if self.overlap:
-            y = _OverlappedColumnParallel.apply(x, weight, bias, self.group)  # type: ignore[no-untyped-call]
-        else:
-            y = F.linear(f(x, self.group), weight, bias)
+        y = column_parallel(x, self.weight, self.bias, self.group, overlap=self.overlap)
         return gather_last_dim(y, self.group) if self.gather_output else y
 
     def extra_repr(self) -> str:
@@ -103,6 +99,17 @@ class RowParallelLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}/{group_size(self.group)} -> {self.out_features}"
+
+
+def column_parallel(
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, *, overlap: bool = True
+) -> Tensor:
+    """`F.linear(f(x), weight, bias)`, all in autocast's dtype if that is on; the function under
+    every column-parallel layer. `overlap` as in ColumnParallelLinear."""
+    x, weight, bias = _autocast(x, weight, bias)
+    if not overlap:
+        return F.linear(f(x, group), weight, bias)
+    return _OverlappedColumnParallel.apply(x, weight, bias, group)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _OverlappedColumnParallel(torch.autograd.Function):
