@@ -1,4 +1,4 @@
-"""The parallel MLP against other implementations, and weak scaling (`make bench-parallel`).
+"""The parallel MLP and block against others', and weak scaling (`make bench-parallel`).
 
 Two gloo ranks, each with one thread on a core of its own. All implementations have the same
 weights and inputs; outputs and input gradients are compared before anything is timed. Rounds are
@@ -7,6 +7,8 @@ interleaved in one run; medians, and the median ratio to ours with its quartiles
 
 from __future__ import annotations
 
+import copy
+import itertools
 import os
 import statistics
 import time
@@ -18,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from step01_single_gpu.block import MLP
 from step01_single_gpu.config import GPTConfig
 from step02_mlp_parallel import ParallelMLP, run_ranks
 from step02_mlp_parallel.linear import ColumnParallelLinear
+from step03_attention_parallel import ParallelBlock
 
 from .peers import make_all
 
@@ -56,14 +58,13 @@ def one_step(module: nn.Module, x: Tensor, upstream: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def versus(hidden: int, batch: int, seq: int, rounds: int) -> dict[str, Any]:
+def versus(kind: str, hidden: int, batch: int, seq: int, rounds: int) -> dict[str, Any]:
     """Seconds by implementation and round, on this rank."""
     warnings.simplefilter("ignore")
     own_core()
-    config = GPTConfig(1, seq, hidden_size=hidden, num_layers=1, num_heads=1)
-    full = {k: v + 0.01 for k, v in MLP(config).state_dict().items()}
-    modules, missing = make_all(config, full)
-    modules["ours, no overlap"] = make_all(config, full)[0]["ours"]
+    config = GPTConfig(1, seq, hidden_size=hidden, num_layers=1, num_heads=8, dropout=0.0)
+    modules, missing = make_all(kind, config)
+    modules["ours, no overlap"] = copy.deepcopy(modules["ours"])
     for child in modules["ours, no overlap"].modules():
         if isinstance(child, ColumnParallelLinear):
             child.overlap = False
@@ -86,18 +87,20 @@ def versus(hidden: int, batch: int, seq: int, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "missing": missing}
 
 
-def weak(rounds: int) -> dict[str, list[float]]:
+def weak(kind: str, rounds: int) -> dict[str, list[float]]:
     """GFLOP/s of this rank by round, in a stack of MLPs, forward and backward:
     alone (the other rank waits), beside another that computes for itself, and together."""
     own_core()
     stacks, inputs, flops = {}, {}, {}
     for n, hidden in WEAK.items():
-        config = GPTConfig(1, 256, hidden_size=hidden, num_layers=LAYERS, num_heads=1)
+        config = GPTConfig(1, 256, hidden, num_layers=LAYERS, num_heads=8)
         group = dist.group.WORLD if n > 1 else None
-        layers = (ParallelMLP(config, group=group, name=str(i)) for i in range(LAYERS))
-        stacks[n] = nn.Sequential(*layers)
+        make = ParallelMLP if kind == "MLP" else ParallelBlock
+        layers = (make(config, group=group, name=str(i)) for i in range(LAYERS))
+        stacks[n] = nn.Sequential(*layers).eval()  # without dropout
         inputs[n] = (torch.randn(4, 256, hidden, requires_grad=True), torch.randn(4, 256, hidden))
-        flops[n] = 3 * 2 * inputs[n][0].numel() * 8 * hidden * LAYERS / n
+        weights = 8 * hidden + (0 if kind == "MLP" else 4 * hidden + 2 * 256)
+        flops[n] = 3 * 2 * inputs[n][0].numel() * weights * LAYERS / n
     rates: dict[str, list[float]] = {"alone": [], "beside": [], "together": []}
     for i in range(rounds + 2):
         for name, row in rates.items():
@@ -119,33 +122,34 @@ def quartiles(values: list[float]) -> str:
 
 def main(options: Options) -> None:
     print(f"torch {torch.__version__}, gloo, one thread a rank, {os.cpu_count()} cores")
-    for hidden, batch, seq in SIZES:
-        ranks = run_ranks(versus, 2, hidden, batch, seq, options.rounds, timeout=600)
+    for kind, (hidden, batch, seq) in itertools.product(("MLP", "block"), SIZES):
+        ranks = run_ranks(versus, 2, kind, hidden, batch, seq, options.rounds, timeout=600)
         seconds = {  # a step is over when the slower rank is
             name: [max(pair) for pair in zip(*(r["seconds"][name] for r in ranks), strict=True)]
             for name in ranks[0]["seconds"]
         }
-        print(f"\nMLP, hidden {hidden}, batch {batch} x {seq}, TP = 2: forward + backward")
+        print(f"\n{kind}, hidden {hidden}, batch {batch} x {seq}, TP = 2: forward + backward")
         for name, row in seconds.items():
             ratios = [a / b for a, b in zip(row, seconds["ours"], strict=True)]
             text = "" if name == "ours" else f"   ours is {quartiles(ratios)}x as fast"
             print(f"  {name:<18}{statistics.median(row) * 1e3:8.2f} ms{text}")
         for name, reason in ranks[0]["missing"].items():
             print(f"  {name:<18} not installed: {reason} (make bench-setup)")
-    rates = run_ranks(weak, 2, options.rounds, timeout=600)[0]
-    print(f"\nweak scaling, {LAYERS} MLPs, batch 4 x 256, equal work a rank, GFLOP/s a rank")
-    for name, what in (
-        ("alone", f"hidden {WEAK[1]}, one rank, the other core idle"),
-        ("beside", f"hidden {WEAK[1]}, two ranks that don't know of each other"),
-        ("together", f"hidden {WEAK[2]}, TP = 2"),
-    ):
-        print(f"  {what:<56}{statistics.median(rates[name]):7.1f}")
-    for name, what in (
-        ("alone", "one rank alone (the paper: 0.82)"),
-        ("beside", "the same cores without communication"),
-    ):
-        ratios = [a / b for a, b in zip(rates["together"], rates[name], strict=True)]
-        print(f"  TP = 2 keeps {quartiles(ratios)} of the rate of {what}")
+    for kind in ("MLP", "block"):
+        rates = run_ranks(weak, 2, kind, options.rounds, timeout=600)[0]
+        print(f"\nweak scaling, {LAYERS} {kind}s, batch 4 x 256, equal work a rank, GFLOP/s a rank")
+        for name, what in (
+            ("alone", f"hidden {WEAK[1]}, one rank, the other core idle"),
+            ("beside", f"hidden {WEAK[1]}, two ranks that don't know of each other"),
+            ("together", f"hidden {WEAK[2]}, TP = 2"),
+        ):
+            print(f"  {what:<56}{statistics.median(rates[name]):7.1f}")
+        for name, what in (
+            ("alone", "one rank alone (the paper: 0.82)"),
+            ("beside", "the same cores without communication"),
+        ):
+            ratios = [a / b for a, b in zip(rates["together"], rates[name], strict=True)]
+            print(f"  TP = 2 keeps {quartiles(ratios)} of the rate of {what}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The same parallel MLP out of other people's layers. Each maker returns a module on this rank.
+"""The same parallel MLP and block out of other people's layers.
 
-Installed by `pip install .[bench]`; a peer that is missing is named in the table, not dropped.
+Installed by `make bench-setup`; a peer that is missing is named in the table, not dropped. Each
+peer brings column- and row-parallel linear layers; norm, GeLU, SDPA and sums are torch's for all.
 """
 
 from __future__ import annotations
@@ -10,105 +11,177 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from step01_single_gpu.block import MLP
 from step01_single_gpu.config import GPTConfig
 from step02_mlp_parallel import ParallelMLP, load_full_state_dict
+from step02_mlp_parallel.sharding import cuts
+from step03_attention_parallel import ParallelBlock
 
 State = dict[str, Tensor]
-Maker = Callable[[GPTConfig, State], nn.Module]
+Sizes = dict[str, tuple[str, int, int]]  # name -> ("column" or "row", in, out)
+Maker = Callable[[Sizes], nn.ModuleDict]
 
 
-def ours(config: GPTConfig, full: State) -> nn.Module:
-    """This repository's."""
-    mlp = ParallelMLP(config, group=dist.group.WORLD)
-    load_full_state_dict(mlp, full)
-    return mlp
-
-
-def dtensor(config: GPTConfig, full: State) -> nn.Module:
+def dtensor(sizes: Sizes) -> nn.ModuleDict:
     """torch's own: `parallelize_module` with Colwise and Rowwise."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
+        ParallelStyle,
         RowwiseParallel,
         parallelize_module,
     )
 
-    mlp = MLP(config)
-    mlp.load_state_dict(full)
+    layers = nn.ModuleDict({name: nn.Linear(i, o) for name, (_, i, o) in sizes.items()})
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-    return parallelize_module(mlp, mesh, plan)
+    plan: dict[str, ParallelStyle] = {
+        name: ColwiseParallel() if kind == "column" else RowwiseParallel()
+        for name, (kind, _, _) in sizes.items()
+    }
+    parallelize_module(layers, mesh, plan)
+    return layers
 
 
-class _Pair(nn.Module):
-    """Two layers of a peer around GeLU."""
-
-    def __init__(self, up: nn.Module, down: nn.Module, full: State) -> None:
-        super().__init__()
-        self.up, self.down = up, down
-        n, rank = dist.get_world_size(), dist.get_rank()
-        with torch.no_grad():
-            up.weight.copy_(full["up.weight"].chunk(n, 0)[rank])  # type: ignore[operator]
-            up.bias.copy_(full["up.bias"].chunk(n, 0)[rank])  # type: ignore[operator]
-            down.weight.copy_(full["down.weight"].chunk(n, 1)[rank])  # type: ignore[operator]
-            down.bias.copy_(full["down.bias"])  # type: ignore[operator]
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.up(x)
-        y = self.down(F.gelu(y[0] if isinstance(y, tuple) else y, approximate="tanh"))
-        return y[0] if isinstance(y, tuple) else y  # type: ignore[no-any-return]
-
-
-def fairscale(config: GPTConfig, full: State) -> nn.Module:
+def fairscale(sizes: Sizes) -> nn.ModuleDict:
     """fairscale's model-parallel layers."""
     from fairscale.nn.model_parallel import initialize
     from fairscale.nn.model_parallel.layers import ColumnParallelLinear, RowParallelLinear
 
     if not initialize.model_parallel_is_initialized():
         initialize.initialize_model_parallel(dist.get_world_size())
-    h = config.hidden_size
-    up = ColumnParallelLinear(h, 4 * h, gather_output=False)
-    return _Pair(up, RowParallelLinear(4 * h, h, input_is_parallel=True), full)
+    return nn.ModuleDict(
+        {
+            name: ColumnParallelLinear(i, o, gather_output=False)
+            if kind == "column"
+            else RowParallelLinear(i, o, input_is_parallel=True)
+            for name, (kind, i, o) in sizes.items()
+        }
+    )
 
 
-def megatron_core(config: GPTConfig, full: State) -> nn.Module:
+def megatron_core(sizes: Sizes) -> nn.ModuleDict:
     """NVIDIA's megatron-core."""
     from megatron.core import ModelParallelConfig, parallel_state
     from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
-    n, h = dist.get_world_size(), config.hidden_size
+    n = dist.get_world_size()
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(tensor_model_parallel_size=n)
-    options = ModelParallelConfig(tensor_model_parallel_size=n, use_cpu_initialization=True)
+    config = ModelParallelConfig(tensor_model_parallel_size=n, use_cpu_initialization=True)
     common = {
-        "config": options, "init_method": nn.init.zeros_, "bias": True,
+        "config": config,
+        "init_method": nn.init.zeros_,
+        "bias": True,
         "tp_group": parallel_state.get_tensor_model_parallel_group(),
-    }  # fmt: skip
-    up = ColumnParallelLinear(h, 4 * h, gather_output=False, **common)
-    down = RowParallelLinear(4 * h, h, input_is_parallel=True, skip_bias_add=False, **common)
-    return _Pair(up, down, full)
+    }
+    return nn.ModuleDict(
+        {
+            name: ColumnParallelLinear(i, o, gather_output=False, **common)
+            if kind == "column"
+            else RowParallelLinear(i, o, input_is_parallel=True, skip_bias_add=False, **common)
+            for name, (kind, i, o) in sizes.items()
+        }
+    )
 
 
-MAKERS: dict[str, Maker] = {
-    "ours": ours,
+PEERS: dict[str, Maker] = {
     "DTensor": dtensor,
     "fairscale": fairscale,
     "megatron-core": megatron_core,
 }
 
 
-def make_all(config: GPTConfig, full: State) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Every peer that can be had here, and why the others can't."""
-    modules, missing = {}, {}
-    for name, maker in MAKERS.items():
+class PeerMLP(nn.Module):
+    """A peer's two layers around GeLU."""
+
+    def __init__(self, config: GPTConfig, maker: Maker) -> None:
+        super().__init__()
+        h = config.hidden_size
+        self.layers = maker({"up": ("column", h, 4 * h), "down": ("row", 4 * h, h)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _call(self.layers["down"], F.gelu(_call(self.layers["up"], x), approximate="tanh"))
+
+
+class PeerBlock(nn.Module):
+    """Our block with a peer's four linear layers in it."""
+
+    def __init__(self, config: GPTConfig, maker: Maker) -> None:
+        super().__init__()
+        h = config.hidden_size
+        self.heads = config.num_heads // dist.get_world_size()
+        self.ln1, self.ln2 = nn.LayerNorm(h), nn.LayerNorm(h)
+        self.layers = maker(
+            {
+                "qkv": ("column", h, 3 * h),
+                "out": ("row", h, h),
+                "up": ("column", h, 4 * h),
+                "down": ("row", 4 * h, h),
+            }
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = rearrange(
+            _call(self.layers["qkv"], self.ln1(x)),
+            "b s (three heads d) -> three b heads s d",
+            three=3,
+            heads=self.heads,
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + _call(self.layers["out"], rearrange(mixed, "b heads s d -> b s (heads d)"))
+        inner = F.gelu(_call(self.layers["up"], self.ln2(x)), approximate="tanh")
+        output: Tensor = x + _call(self.layers["down"], inner)
+        return output
+
+
+def _call(layer: nn.Module, x: Tensor) -> Tensor:
+    y = layer(x)
+    output: Tensor = y[0] if isinstance(y, tuple) else y  # megatron-core gives (output, bias)
+    return output
+
+
+def copy_ours(peer: nn.Module, ours: nn.Module) -> None:
+    """Our rank's weights into the peer's parameters of this rank."""
+    source = dict(ours.named_parameters())
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            kept = name.replace("layers.", "")
+            for part in ("qkv", "out"):
+                kept = kept.replace(f"{part}.", f"attention.{part}.")
+            if isinstance(ours, ParallelBlock):
+                for part in ("up", "down"):
+                    kept = kept.replace(f"{part}.", f"mlp.{part}.")
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            local.copy_(source[kept].reshape(local.shape))
+
+
+def make_all(kind: str, config: GPTConfig) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """Ours and every peer that can be had here, with equal weights, and why others can't."""
+    group = dist.group.WORLD
+    ours: nn.Module = (ParallelMLP if kind == "MLP" else ParallelBlock)(config, group=group)
+    full = {}
+    generator = torch.Generator().manual_seed(0)
+    for name, c in _whole_shapes(ours).items():
+        offset = 1.0 if "ln" in name and name.endswith("weight") else 0.0
+        full[name] = offset + 0.02 * torch.randn(c, generator=generator)
+    load_full_state_dict(ours, full)
+    modules, missing = {"ours": ours}, {}
+    for name, maker in PEERS.items():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                modules[name] = maker(config, full)
+                peer = (PeerMLP if kind == "MLP" else PeerBlock)(config, maker)
         except ImportError as error:
             missing[name] = str(error)
+            continue
+        copy_ours(peer, ours)
+        modules[name] = peer
     return modules, missing
+
+
+def _whole_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    state = module.state_dict()
+    return {name: c.full_shape(state[name]) for name, c in cuts(module).items()}

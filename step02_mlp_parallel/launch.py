@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -80,7 +80,8 @@ def run_ranks(
                     args=(rank, world_size, folder, job, environment, timeout + GRACE, theirs),
                     name=f"rank {rank}",
                 )
-                process.start()
+                with _main_without_a_file():
+                    process.start()
                 theirs.close()  # only the rank holds it now, so its death closes the pipe
                 ranks.append((process, ours))
             return _collect(ranks, timeout, Path(folder))
@@ -140,6 +141,22 @@ def _hung(
         where = stack.read_text() if stack.is_file() else ""
         lines.append(f"\nrank {rank} stood at (innermost first):\n{where or '  not known'}")
     return RankError("\n".join(lines), missing[0])
+
+
+@contextlib.contextmanager
+def _main_without_a_file() -> Iterator[None]:
+    """A program that comes from standard input calls itself "<stdin>": a file that each rank would
+    look for, in vain, to know the caller's `__main__`."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or Path(file).is_file():
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = file
 
 
 def warm_up(*modules: str) -> None:

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from step01_single_gpu.weights import dotted, draw_weight
 
 from .operators import f, g, g_, gather_last_dim
-from .sharding import check_divides, cut
+from .sharding import ParallelModule, check_divides, cut
 from .wire import Group, all_reduce_, group_size
 
 
-class ColumnParallelLinear(nn.Module):
+class ColumnParallelLinear(ParallelModule):
     """x Aᵢ + bᵢ: each rank computes some of the outputs. [..., in] -> [..., out/n].
 
     weight [out/n, in], bias [out/n]. x is the same on all ranks, and so is its gradient: the f in
@@ -61,7 +61,7 @@ class ColumnParallelLinear(nn.Module):
         return f"{self.in_features} -> {self.out_features}/{group_size(self.group)}"
 
 
-class RowParallelLinear(nn.Module):
+class RowParallelLinear(ParallelModule):
     """Σᵢ xᵢ Aᵢ + b: each rank multiplies its part of the inputs. [..., in/n] -> [..., out].
 
     weight [out, in/n], bias [out] replicated. The partial products are summed by g; the bias is

@@ -6,17 +6,18 @@ GeLU(x₁A₁ + x₂A₂) is not GeLU(x₁A₁) + GeLU(x₂A₂): the ranks must
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from step01_single_gpu.config import GPTConfig
 
 from .linear import RowParallelLinear
 from .operators import split_last_dim
+from .sharding import ParallelModule
 from .wire import Group
 
 
-class RejectedMLP(nn.Module):
+class RejectedMLP(ParallelModule):
     """The same MLP with A cut by rows: [b, s, h] -> [b, s, h].
 
     With `synchronize` it is right, and sends b·s·4h numbers before GeLU: forward an all-reduce

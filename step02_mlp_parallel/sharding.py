@@ -12,14 +12,28 @@ Tensors carry no marks of their own that anybody trusts: `deepcopy`, `to_empty` 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .wire import Group, all_gather, group_rank, group_size
+
+
+class ParallelModule(nn.Module):
+    """A module with a `group`. A deepcopy shares the group, since that can't be copied."""
+
+    shard_dims: ClassVar[dict[str, int | None]] = {}
+    group: Group
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
+        copied = type(self).__new__(type(self))
+        memo[id(self)], memo[id(self.group)] = copied, self.group
+        copied.__dict__.update({k: copy.deepcopy(v, memo) for k, v in self.__dict__.items()})
+        return copied
 
 
 class Cut(NamedTuple):
@@ -69,7 +83,7 @@ def cuts(module: nn.Module) -> dict[str, Cut]:
     """
     found = {}
     for path, child in _unwrapped(module).named_modules():
-        table = getattr(type(child), "shard_dims", None)
+        table = type(child).shard_dims if isinstance(child, ParallelModule) else None
         own = [name for name, _ in child.named_parameters(recurse=False)]
         own += [n for n, _ in child.named_buffers(recurse=False)]
         for name in own:
@@ -82,8 +96,8 @@ def cuts(module: nn.Module) -> dict[str, Cut]:
                 found[full_name] = Cut(None, None)
             else:
                 raise ValueError(
-                    f"{full_name}: {type(child).__name__} doesn't say how it is cut; give its "
-                    f'class a table such as shard_dims = {{"{name}": 0}} (None: replicated)'
+                    f"{full_name}: {type(child).__name__} doesn't say how it is cut; make it a "
+                    f'ParallelModule with a table: shard_dims = {{"{name}": 0}} (None: replicated)'
                 )
     return found
 

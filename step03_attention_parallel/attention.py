@@ -20,13 +20,13 @@ from step01_single_gpu.attention import residual_std
 from step01_single_gpu.config import GPTConfig
 from step01_single_gpu.weights import dotted, draw_weight
 from step02_mlp_parallel.linear import RowParallelLinear, column_parallel
-from step02_mlp_parallel.sharding import check_divides, cut
+from step02_mlp_parallel.sharding import ParallelModule, check_divides, cut
 from step02_mlp_parallel.wire import Group, group_size
 
 from .rng import RNGTracker, drop, fitting
 
 
-class ParallelAttention(nn.Module):
+class ParallelAttention(ParallelModule):
     """Multi-head self-attention over the ranks of `group`: [b, s, h] -> [b, s, h], all replicated.
 
     Each rank has heads/n heads, [b, heads/n, s, d]. Wire: forward one all-reduce of b·s·h numbers
@@ -84,7 +84,7 @@ class ParallelAttention(nn.Module):
             )
 
 
-class ParallelQKV(nn.Module):
+class ParallelQKV(ParallelModule):
     """Q, K and V of this rank's heads in one GEMM: [b, s, h] -> [b, s, 3h/n].
 
     weight [3, h/n, h] and bias [3, h/n] are cut along dim 1, inside each of the three, where heads

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from step01_single_gpu.config import GPTConfig
 from step01_single_gpu.weights import dotted
 from step02_mlp_parallel.mlp import ParallelMLP
+from step02_mlp_parallel.sharding import ParallelModule
 from step02_mlp_parallel.wire import Group
 
 from .attention import ParallelAttention
@@ -22,7 +23,7 @@ from .rng import RNGTracker, drop
 Branch = Callable[[Tensor], Tensor]
 
 
-class ParallelBlock(nn.Module):
+class ParallelBlock(ParallelModule):
     """[b, s, h] -> [b, s, h], the same on all ranks of `group`; names and whole shapes of step 1's.
 
     `padding_mask` [b, s] bool, True = a real token. Wire: 2 all-reduces forward and 2 backward, of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -89,6 +91,16 @@ def counted(b: int, s: int) -> list[list[tuple[str, tuple[int, ...], tuple[int, 
     with record_collectives() as backward:
         y.sum().backward()
     return [[(e.op, e.shape, e.ranks) for e in ledger] for ledger in (forward, backward)]
+
+
+def deep_copied() -> list[bool]:
+    """Same group, same result, own weights."""
+    mlp, x = ParallelMLP(CONFIG, group=world()), torch.ones(2, 3, 24)
+    copied, before = copy.deepcopy(mlp), mlp(x)
+    same = torch.equal(copied(x), before)
+    with torch.no_grad():
+        copied.up.weight.zero_()
+    return [copied.up.group is mlp.up.group, same, torch.equal(mlp(x), before)]
 
 
 def rejected(synchronize: bool, full: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -131,6 +131,8 @@ def inputs_survive() -> dict[str, bool]:
     buffer = torch.tensor([1.0, 50.0, 60.0, 70.0])
     good["expanded"] = torch.equal(g(buffer[:1].expand(4), world()), torch.full((4,), 2.0))
     good["expanded whole"] = torch.equal(buffer, torch.tensor([1.0, 50.0, 60.0, 70.0]))
+    tall = torch.arange(6.0).view(2, 3)
+    good["transposed"] = torch.equal(g(tall.T, world()), 2 * tall.T)
     x = torch.zeros(4, requires_grad=True)
     f(x, world()).sum().backward()  # sum's gradient is one number, expanded
     good["expanded gradient"] = torch.equal(x.grad, torch.full((4,), 2.0))  # type: ignore[arg-type]

@@ -105,10 +105,15 @@ def test_no_rank_outlives_a_killed_caller(tmp_path: Path) -> None:
         "run_ranks(ranks.hang_on, 2, 1)"
     )
     caller = subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-"],  # from standard input: __main__ has no file
+        stdin=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "MARK_OF_THIS_TEST": str(tmp_path)},
     )
+
+    assert caller.stdin is not None
+    caller.stdin.write(code.encode())
+    caller.stdin.close()
 
     def alive() -> list[str]:
         found = []

@@ -192,6 +192,10 @@ def test_copies_and_materialised_modules_keep_their_cut(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
+def test_a_copy_shares_the_group_and_nothing_else() -> None:
+    assert run_ranks(ranks.deep_copied, 2) == [[True, True, True]] * 2
+
+
 def test_marks_are_there_for_readers() -> None:
     layer = RowParallelLinear(4, 6)
     assert (layer.weight.shard_dim, layer.weight.full_shape) == (1, (6, 4))  # type: ignore[attr-defined]
