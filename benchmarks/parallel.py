@@ -31,6 +31,7 @@ SIZES = ((256, 2, 64), (768, 4, 256))  # hidden, batch, sequence
 # Weak scaling: the work of a rank stays equal, so hidden² / ranks does. 1088² / 2 = 1.003 · 768².
 WEAK = {1: 768, 2: 1088}
 LAYERS = 4
+TABLE_7 = {16: 0.82, 24: 0.80, 32: 0.77}  # heads -> the paper's scaling efficiency at 8.3B
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,23 @@ def weak(kind: str, rounds: int) -> dict[str, list[float]]:
     return rates
 
 
+def by_heads(rounds: int) -> dict[int, list[float]]:
+    """Seconds of a block's forward and backward by round, for each number of heads."""
+    own_core()
+    group, blocks = dist.group.WORLD, {}
+    for heads in TABLE_7:
+        config = GPTConfig(1, 256, 768, num_layers=1, num_heads=heads, dropout=0.0)
+        blocks[heads] = ParallelBlock(config, group=group)
+    x, upstream = torch.randn(4, 256, 768, requires_grad=True), torch.randn(4, 256, 768)
+    seconds: dict[int, list[float]] = {heads: [] for heads in blocks}
+    for i in range(rounds + 2):
+        for heads, block in blocks.items():
+            taken = one_step(block, x, upstream)
+            if i >= 2:
+                seconds[heads].append(taken)
+    return seconds
+
+
 def quartiles(values: list[float]) -> str:
     low, middle, high = statistics.quantiles(values, n=4)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
@@ -150,6 +168,14 @@ def main(options: Options) -> None:
         ):
             ratios = [a / b for a, b in zip(rates["together"], rates[name], strict=True)]
             print(f"  TP = 2 keeps {quartiles(ratios)} of the rate of {what}")
+
+    heads = run_ranks(by_heads, 2, options.rounds, timeout=600)[0]
+    print("\nthe paper's Table 7 in small: one block, hidden 768, batch 4 x 256, TP = 2")
+    print(f"  {'heads':<8}{'here':>12}{'speed, 16 heads = 1':>28}{'the paper':>12}")
+    for n, row in heads.items():
+        speed = quartiles([a / b for a, b in zip(heads[16], row, strict=True)])
+        here = f"{statistics.median(row) * 1e3:.1f} ms"
+        print(f"  {n:<8}{here:>12}{speed:>28}{TABLE_7[n] / TABLE_7[16]:>12.2f}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ PROGRAMS = {
         "wikitext",
     },
     "step02_mlp_parallel": {"figure"},
+    "step03_attention_parallel": {"timeline"},
 }  # fmt: skip
 
 
