@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from step01_single_gpu.weights import dotted, draw_weight
 
 from .operators import f, g, g_, gather_last_dim
-from .sharding import ParallelModule, check_divides, cut
+from .sharding import ParallelModule, check_divides, cut, marked
 from .wire import Group, all_reduce_, group_size
 
 
@@ -165,15 +165,9 @@ def _cut_weight(
         with torch.no_grad():
             whole = draw_weight(dotted(name, "weight"), shape, std, seed)
             parameter.copy_(cut(whole, dim, group))
-    return _marked(parameter, dim, shape)
+    return marked(parameter, dim, shape)
 
 
 def _zeros(size: int, dim: int | None, group: Group) -> nn.Parameter:
     whole = size if dim is None else size * group_size(group)
-    return _marked(nn.Parameter(torch.zeros(size)), dim, (whole,))
-
-
-def _marked(parameter: nn.Parameter, dim: int | None, full: tuple[int, ...]) -> nn.Parameter:
-    """With `shard_dim` and `full_shape` for readers; the class's table is what counts."""
-    parameter.shard_dim, parameter.full_shape = dim, full  # type: ignore[attr-defined]
-    return parameter
+    return marked(nn.Parameter(torch.zeros(size)), dim, (whole,))

@@ -76,6 +76,12 @@ def check_divides(size: int, group: Group, what: str) -> None:
         )
 
 
+def marked(parameter: nn.Parameter, dim: int | None, full: tuple[int, ...]) -> nn.Parameter:
+    """With `shard_dim` and `full_shape` for readers; the class's table is what counts."""
+    parameter.shard_dim, parameter.full_shape = dim, full  # type: ignore[attr-defined]
+    return parameter
+
+
 def cuts(module: nn.Module) -> dict[str, Cut]:
     """How each tensor of `module.state_dict()` is cut, by name.
 

@@ -20,7 +20,7 @@ from step01_single_gpu.attention import residual_std
 from step01_single_gpu.config import GPTConfig
 from step01_single_gpu.weights import dotted, draw_weight
 from step02_mlp_parallel.linear import RowParallelLinear, column_parallel
-from step02_mlp_parallel.sharding import ParallelModule, check_divides, cut
+from step02_mlp_parallel.sharding import ParallelModule, check_divides, cut, marked
 from step02_mlp_parallel.wire import Group, group_size
 
 from .rng import RNGTracker, drop, fitting
@@ -96,10 +96,11 @@ class ParallelQKV(ParallelModule):
     def __init__(self, hidden: int, *, group: Group, seed: int, name: str) -> None:
         super().__init__()
         self.group, part = group, hidden // group_size(group)
-        self.weight = nn.Parameter(torch.empty(3, part, hidden))
-        self.bias = nn.Parameter(torch.zeros(3, part))
+        whole_shape = (3, hidden, hidden)
+        self.weight = marked(nn.Parameter(torch.empty(3, part, hidden)), 1, whole_shape)
+        self.bias = marked(nn.Parameter(torch.zeros(3, part)), 1, (3, hidden))
         if not self.weight.is_meta:
-            whole = draw_weight(dotted(name, "weight"), (3, hidden, hidden), 0.02, seed)
+            whole = draw_weight(dotted(name, "weight"), whole_shape, 0.02, seed)
             with torch.no_grad():
                 self.weight.copy_(cut_qkv(whole, group))
 

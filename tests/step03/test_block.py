@@ -184,6 +184,12 @@ def test_pitfall_28_the_rows_that_a_rank_should_get(monkeypatch: pytest.MonkeyPa
     assert cut_qkv(rows, None).flatten().tolist() == [*range(4), *range(8, 12), *range(16, 20)]
 
 
+def test_the_fused_weight_says_how_it_is_cut() -> None:
+    qkv = ParallelAttention(ranks.CONFIG).qkv
+    assert (qkv.weight.shard_dim, qkv.weight.full_shape) == (1, (3, 24, 24))  # type: ignore[attr-defined]
+    assert (qkv.bias.shard_dim, qkv.bias.full_shape) == (1, (3, 24))  # type: ignore[attr-defined]
+
+
 def test_pitfall_29_cut_after_converting_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conv1D's [in, out] must be transposed first: its own half is another half."""
     from step02_mlp_parallel.sharding import cut
