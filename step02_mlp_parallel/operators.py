@@ -78,6 +78,7 @@ class _F(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
+        group_size(group)  # a group that isn't this rank's is named here, not first in backward
         # A copy: the input itself would come back as a view that refuses in-place operations.
         return x.clone()
 
