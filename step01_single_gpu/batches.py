@@ -27,7 +27,9 @@ def global_batch(
             f"last target need {seq_length + 1}: use more text or a smaller seq_length"
         )
     generator = generator_for("batch", int(seed), int(step))
-    starts = torch.randint(len(tokens) - seq_length, (batch_size,), generator=generator)
+    starts = torch.randint(
+        len(tokens) - seq_length, (batch_size,), generator=generator, device="cpu"
+    )
     rows = np.stack([np.asarray(tokens[i : i + seq_length + 1]) for i in starts.tolist()])
     windows = torch.from_numpy(rows.astype(np.int64))
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -48,7 +48,7 @@ def dropout_mask(x: Tensor, p: float) -> Tensor:
     sixth of a training step. Here one number serves four elements, 16 bits each. p is therefore
     rounded to a multiple of 2⁻¹⁶, and the scale uses the rounded one, so the mean stays exact.
     """
-    threshold = max(1, round(p * 2**16))
+    threshold = min(2**16 - 1, max(1, round(p * 2**16)))
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
     bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
     mask = torch.empty(x.shape, dtype=x.dtype, device=x.device)

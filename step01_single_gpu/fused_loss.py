@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .loss import reduce_losses, valid_targets
+from .loss import check_shapes, reduce_losses, valid_targets
 
 # Logits held at once, in numbers: 4 Mi float32 are 16 MiB. Smaller chunks make slower GEMMs (128
 # rows: three quarters of the rate). Blocks above 32 MiB never stay with malloc: Linux clears fresh
@@ -38,9 +38,11 @@ def linear_cross_entropy(
     gradient is not known yet, computes the logits again in backward. Under `no_grad` neither
     happens. Asking for a second derivative (`create_graph=True`) raises RuntimeError.
     """
+    check_shapes(hidden, targets)
     valid = valid_targets(targets, weight.size(0), ignore_index)
     reduce_losses(hidden.new_zeros(()), valid.new_zeros(()), reduction, divisor)  # checks them
-    if torch.is_autocast_enabled(hidden.device.type):
+    wide = hidden.is_meta or hidden.dtype == torch.float64  # autocast leaves float64 alone
+    if not wide and torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
     else:
         dtype = hidden.dtype
@@ -77,7 +79,7 @@ class _SumOfLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         _refuse_second_derivative()
-        hidden, weight = (None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors)
+        hidden, weight = (None if g is None else g * grad for g in ctx.saved_tensors)
         return hidden, weight, None, None, None
 
 

@@ -49,7 +49,7 @@ def draw_token(
     however they were collected (in step 4 each rank brings its own).
     """
     k = 1 if temperature == 0 else min(top_k or logits.size(-1), logits.size(-1))
-    values, ids = logits.float().topk(k, dim=-1)
+    values, ids = logits.double().topk(k, dim=-1)
     if k == 1:
         return ids
     # The best logit is taken off first: dividing by a tiny temperature must not reach infinity.

@@ -23,6 +23,7 @@ def cross_entropy(
     logits [..., v] (half dtypes are summed in float32), targets [...] integers. Raises ValueError
     for a target outside the vocabulary. See `reduce_losses` for the other arguments.
     """
+    check_shapes(logits, targets)
     valid = valid_targets(targets, logits.size(-1), ignore_index)
     wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     picked = wide.gather(-1, targets.masked_fill(~valid, 0).long().unsqueeze(-1)).squeeze(-1)
@@ -51,9 +52,18 @@ def reduce_losses(
     return losses.sum() if divisor is None else losses.sum() / divisor
 
 
+def check_shapes(x: Tensor, targets: Tensor) -> None:
+    """Raise ValueError unless there is one target for each row of x [..., width]."""
+    if x.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"targets have shape {list(targets.shape)}, and the rows they are for "
+            f"{list(x.shape[:-1])}: there must be one for each"
+        )
+
+
 def valid_targets(targets: Tensor, vocab_size: int, ignore_index: int) -> Tensor:
     """Bool, True where a target counts. Raises ValueError for one outside the vocabulary."""
-    valid = targets != ignore_index
+    valid = targets.long() != ignore_index  # in a narrow type -100 may be a real id
     check_ids(targets, vocab_size, "target", also=~valid)
     return valid
 
@@ -66,6 +76,7 @@ def check_ids(ids: Tensor, vocab_size: int, what: str, also: Tensor | None = Non
     """
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise ValueError(f"{what} ids are {ids.dtype}; they must be integers, such as torch.int64")
+    ids = ids.long()
     good = (ids >= 0) & (ids < vocab_size)
     if also is not None:
         good = good | also

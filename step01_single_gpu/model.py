@@ -25,7 +25,8 @@ class GPT(nn.Module):
     The output layer *is* the token embedding: one parameter, used at both ends, so no load,
     cast or move can untie it. `dropout(x, p, site)` replaces torch's dropout (see dropout.py).
     `recompute` keeps only each block's input and runs the block again in backward (paper,
-    appendix): less memory, one more forward, the same numbers bit for bit.
+    appendix): less memory, one more forward, the same numbers bit for bit; a `dropout` callable
+    is then called twice and must give the same mask both times.
     Built under `torch.device("meta")` it has shapes and no weights.
     """
 
@@ -38,6 +39,14 @@ class GPT(nn.Module):
         recompute: bool = False,
     ) -> None:
         super().__init__()
+        # A stream of random numbers says `stateless = False` of itself (step 3's tracker does).
+        owner = getattr(dropout, "__self__", None)
+        if recompute and config.dropout > 0.0 and not getattr(owner, "stateless", True):
+            raise ValueError(
+                "recompute calls dropout twice, and this one draws from a stream that moves on: its "
+                "second mask would differ. Use one that depends on its arguments alone, such as "
+                'RNGTracker(mode="invariant").dropout'
+            )
         self.config, self.recompute = config, recompute
         v, s, h = config.vocab_size, config.seq_length, config.hidden_size
         self.tokens = embedding(v, h, std=0.02, seed=seed, name="tokens")
@@ -128,9 +137,10 @@ class GPT(nn.Module):
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """The model without dropout inside the `with`, and afterwards as it was."""
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training

@@ -35,7 +35,9 @@ def lr_at(step: int, *, peak: float, minimum: float, warmup: int, total: int) ->
     The rate is peak after `warmup` steps and `minimum` at `total` and beyond; the first step's
     is peak / warmup, not zero. A function of the step, so there is no state to save.
     """
+    if step >= total:
+        return minimum
     if step < warmup:
         return peak * (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    progress = (step - warmup) / (total - warmup)
     return minimum + (peak - minimum) * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -104,9 +104,14 @@ def _collect(ranks: list[tuple[Any, Connection]], timeout: float, folder: Path) 
         for pipe in ready:
             rank = waiting[pipe]  # type: ignore[index]
             try:
-                answer = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
-            except EOFError:
+                raw = pipe.recv_bytes()  # type: ignore[union-attr]
+            except (EOFError, OSError):
                 raise _died(rank, len(ranks), ranks[rank][0]) from None
+            try:
+                answer = pickle.loads(raw)
+            except Exception as error:
+                text = f"rank {rank} of {len(ranks)} returned what can't be unpickled: {error}"
+                raise RankError(text, rank) from error
             if isinstance(answer, Failure):
                 text = f"rank {rank} of {len(ranks)} raised\n\n{answer.traceback}"
                 raise RankError(text, rank) from answer.error

@@ -125,11 +125,13 @@ class _OverlappedColumnParallel(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # a second derivative: x's part in the weight gradient has an f
+            x = f(x, ctx.group)
         flat, inputs = grad.reshape(-1, grad.size(-1)), x.reshape(-1, x.size(-1))
         d_x = d_weight = work = None
         if need_x:
             d_x = (flat @ weight).view_as(x)
-            if torch.is_grad_enabled():  # a second derivative is wanted: keep the sum in the graph
+            if torch.is_grad_enabled():  # and the sum stays in the graph
                 d_x = g(d_x, ctx.group)
             else:
                 work = all_reduce_(d_x, ctx.group, async_op=True)
@@ -143,9 +145,10 @@ class _OverlappedColumnParallel(torch.autograd.Function):
 
 def _autocast(x: Tensor, *others: Tensor | None) -> tuple[Any, ...]:
     """All in autocast's dtype, if it is on: our autograd function is a black box to autocast."""
-    if not torch.is_autocast_enabled(x.device.type):
-        return x, *others
-    dtype = torch.get_autocast_dtype(x.device.type)
+    kind = x.device.type
+    if x.is_meta or x.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return x, *others  # (torch's autocast leaves float64 alone too)
+    dtype = torch.get_autocast_dtype(kind)
     return tuple(t if t is None else t.to(dtype) for t in (x, *others))
 
 

@@ -88,7 +88,7 @@ def cuts(module: nn.Module) -> dict[str, Cut]:
     Raises ValueError for a tensor of a module that is neither torch's nor has a table.
     """
     found = {}
-    for path, child in _unwrapped(module).named_modules():
+    for path, child in _unwrapped(module).named_modules(remove_duplicate=False):
         table = type(child).shard_dims if isinstance(child, ParallelModule) else None
         own = [name for name, _ in child.named_parameters(recurse=False)]
         own += [n for n, _ in child.named_buffers(recurse=False)]
@@ -145,7 +145,7 @@ def gather_full_gradients(module: nn.Module) -> dict[str, Tensor]:
     A gradient must be there on all ranks or on none.
     """
     module = _unwrapped(module)
-    parameters = dict(module.named_parameters())
+    parameters = dict(module.named_parameters(remove_duplicate=False))
     return _gather(module, lambda name: parameters[name].grad if name in parameters else None)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,18 +25,22 @@ def recompute(run: Callable[[Tensor], Tensor], x: Tensor, rng: RNGTracker | None
         return run(x)
     if rng is None:
         return _checkpoint(run, x, nullcontext)
-    start = rng.state_dict()
+    return _checkpoint(run, x, lambda: _Replayed(rng, rng.state_dict()))
 
-    @contextmanager
-    def replayed() -> Iterator[None]:
-        now = rng.state_dict()
-        rng.load_state_dict(start)
-        try:
-            yield
-        finally:
-            rng.load_state_dict(now)
 
-    return _checkpoint(run, x, replayed)
+class _Replayed:
+    """`with` the tracker back in the state `start`. May be entered again: a graph that is kept
+    has more than one backward."""
+
+    def __init__(self, rng: RNGTracker, start: dict[str, Any]) -> None:
+        self.rng, self.start = rng, start
+
+    def __enter__(self) -> None:
+        self.now = self.rng.state_dict()
+        self.rng.load_state_dict(self.start)
+
+    def __exit__(self, *error: object) -> None:
+        self.rng.load_state_dict(self.now)
 
 
 def _checkpoint(

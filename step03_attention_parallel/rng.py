@@ -46,6 +46,7 @@ class RNGTracker:
             raise ValueError(f"there is no tp_rank {tp_rank} of {tp_size}, dp_rank {dp_rank}")
         self.seed, self.mode = int(seed), mode
         self.tp_rank, self.tp_size, self.dp_rank = tp_rank, tp_size, dp_rank
+        self.stateless = mode == "invariant"  # a mask depends on the arguments alone
         self.step, self.first_sample = 0, 0
         self._replicated = _Stream(self.seed, "replicated", dp_rank)
         self._sharded = _Stream(self.seed, "sharded", dp_rank, tp_rank)
@@ -82,6 +83,8 @@ class RNGTracker:
 
     def _invariant_mask(self, x: Tensor, p: float, site: str, sharded: bool) -> Tensor:
         """One generator a sample; it draws the masks of all heads, and this rank takes its own."""
+        if x.size(0) == 0:
+            return torch.empty_like(x)
         whole = list(x.shape[1:])
         whole[0] *= self.tp_size if sharded else 1
         part = slice(self.tp_rank * x.size(1), (self.tp_rank + 1) * x.size(1))
@@ -150,19 +153,25 @@ class _Stream:
 
     def __init__(self, *key: object) -> None:
         self.start = generator_for("stream", *key).initial_seed()
+        self.active = False
         self.states = {"cpu": torch.Generator().manual_seed(self.start).get_state()}
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """The stream in the place of torch's global generators."""
+        """The stream in the place of torch's global generators; inside itself it just goes on."""
+        if self.active:
+            yield
+            return
         if torch.cuda.is_initialized() and "cuda" not in self.states:  # type: ignore[no-untyped-call]
             self.states["cuda"] = torch.Generator("cuda").manual_seed(self.start).get_state()
         before = {device: _get(device) for device in self.states}
         for device, state in self.states.items():
             _set(device, state)
+        self.active = True
         try:
             yield
         finally:  # also when recompute leaves a block early, by an exception
+            self.active = False
             self.states = {device: _get(device) for device in self.states}
             for device, state in before.items():
                 _set(device, state)

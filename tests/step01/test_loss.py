@@ -191,3 +191,41 @@ def test_non_contiguous_hidden_states_and_targets(float64: None) -> None:
         hidden.mT.contiguous().mT, weight.T.contiguous().T, targets.T.contiguous().T
     )
     assert_close(got, cross_entropy(hidden @ weight.T, targets), 1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1,), (6,), (2, 2)])
+def test_one_target_for_each_row(shape: tuple[int, ...]) -> None:
+    hidden, weight = torch.randn(4, 7), torch.randn(13, 7)
+    targets = torch.zeros(shape, dtype=torch.long)
+    with pytest.raises(ValueError, match="there must be one for each"):
+        linear_cross_entropy(hidden, weight, targets)
+    with pytest.raises(ValueError, match="there must be one for each"):
+        cross_entropy(hidden @ weight.T, targets)
+
+
+def test_targets_in_narrow_types_are_compared_as_they_are() -> None:
+    logits = torch.randn(2, 300)
+    for dtype, ids in (
+        (torch.uint8, [156, 200]),
+        (torch.int16, [156, 299]),
+        (torch.int8, [1, 100]),
+    ):
+        expected = cross_entropy(logits, torch.tensor(ids))
+        assert torch.equal(cross_entropy(logits, torch.tensor(ids, dtype=dtype)), expected)
+
+
+def test_a_loss_scale_above_float16_reaches_gradients_that_fit() -> None:
+    """65,536 is GradScaler's first scale, and infinite in float16."""
+    weight = torch.tensor([[4.0, 0], [0, 0], [-4, 0]]).half().requires_grad_()
+    x = torch.tensor([[1.0, 0]]).half().requires_grad_()
+    (linear_cross_entropy(x, weight, torch.tensor([0])) * 65536.0).backward()
+    assert x.grad is not None
+    assert x.grad[0].tolist() == pytest.approx([-4888, 0], rel=2e-2)
+
+
+def test_autocast_leaves_float64_alone_and_meta_has_shapes(float64: None) -> None:
+    hidden, weight, targets = case()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = linear_cross_entropy(hidden, weight, targets)
+    assert_close(loss, cross_entropy(hidden @ weight.T, targets), 1e-12)
+    assert linear_cross_entropy(hidden.to("meta"), weight.to("meta"), targets.to("meta")).is_meta

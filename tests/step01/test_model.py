@@ -173,3 +173,12 @@ def test_generate_refuses_what_cannot_be_drawn(tiny: GPTConfig) -> None:
         model.generate(prompt, 1, top_k=0)
     with pytest.raises(ValueError, match="max_new_tokens is -1"):
         model.generate(prompt, -1)
+
+
+def test_generate_puts_back_the_mode_of_every_part_and_takes_tiny_temperatures(
+    tiny: GPTConfig,
+) -> None:
+    model = GPT(tiny)
+    model.blocks[0].eval()
+    model.generate(torch.tensor([[1]]), 1, temperature=1e-300)
+    assert [m.training for m in (model, *model.blocks)] == [True, False, True, True]

@@ -66,7 +66,8 @@ def test_learning_rate_warms_up_then_follows_a_cosine() -> None:
 
 def test_learning_rate_at_the_corners() -> None:
     assert lr_at(0, peak=2.0, minimum=0.0, warmup=0, total=1) == 2.0
-    assert lr_at(5, peak=2.0, minimum=0.5, warmup=5, total=5) == 2.0
+    assert lr_at(4, peak=2.0, minimum=0.5, warmup=5, total=5) == 2.0
+    assert lr_at(5, peak=2.0, minimum=0.5, warmup=5, total=5) == 0.5
     assert lr_at(6, peak=2.0, minimum=0.5, warmup=5, total=5) == 0.5
     assert lr_at(1, peak=2.0, minimum=0.5, warmup=4, total=2) == 1.0
 

@@ -176,6 +176,14 @@ def second_derivative(layer: str) -> list[Tensor]:
     torch.manual_seed(0)
     weight, x = torch.randn(4, 3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     x.requires_grad_()
+    if layer == "weight":  # through the weight's gradient back to x
+        module = ColumnParallelLinear(3, 4, group=group, bias=False).double()
+        load_full_state_dict(module, {"weight": weight})
+        loss = g((module(x) ** 3).sum(), group)
+        (first,) = torch.autograd.grad(loss, module.weight, create_graph=True)
+        penalty = g(first.square().sum(), group)
+        penalty.backward()
+        return [penalty.detach(), x.grad]  # type: ignore[list-item]
     if layer == "column":
         module = ColumnParallelLinear(3, 4, group=group, bias=False).double()
         load_full_state_dict(module, {"weight": weight})

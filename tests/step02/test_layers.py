@@ -16,6 +16,7 @@ from step02_mlp_parallel import (
     ColumnParallelLinear,
     ParallelMLP,
     RowParallelLinear,
+    gather_full_state_dict,
     load_full_state_dict,
     run_ranks,
 )
@@ -194,6 +195,18 @@ def test_copies_and_materialised_modules_keep_their_cut(tmp_path: Path) -> None:
 
 def test_a_copy_shares_the_group_and_nothing_else() -> None:
     assert run_ranks(ranks.deep_copied, 2) == [[True, True, True]] * 2
+
+
+def test_a_layer_that_is_registered_twice_loads_and_gathers_under_both_names() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = ColumnParallelLinear(4, 4)
+            self.b = self.a
+
+    module = Twice()
+    load_full_state_dict(module, module.state_dict())
+    assert gather_full_state_dict(module).keys() == module.state_dict().keys()
 
 
 def test_marks_are_there_for_readers() -> None:

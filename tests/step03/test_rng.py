@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from step01_single_gpu import GPTConfig
+from step01_single_gpu import GPT, GPTConfig
 from step02_mlp_parallel import run_ranks
 from step03_attention_parallel import ParallelBlock, RNGTracker, recompute
 from tests.compare import assert_close
@@ -169,3 +169,40 @@ def test_a_stack_of_blocks_is_not_a_stack_of_copies() -> None:
     blocks = nn.ModuleList(ParallelBlock(ranks.CONFIG, name=f"blocks.{i}") for i in range(2))
     one, other = (b.attention.qkv.weight for b in blocks)  # type: ignore[union-attr]
     assert not torch.equal(one, other)  # type: ignore[arg-type]
+
+
+def test_a_kept_graph_may_be_run_backward_twice() -> None:
+    config = GPTConfig(9, 16, 24, 2, 8, dropout=0.3)
+    layer = ParallelBlock(config, rng=RNGTracker(0), recompute=True)
+    x = torch.randn(2, 3, 24, requires_grad=True)
+    y = layer(x).sum()
+    y.backward(retain_graph=True)
+    assert x.grad is not None
+    once = x.grad.clone()
+    y.backward()
+    assert torch.equal(x.grad, 2 * once)
+
+
+def test_a_stream_inside_itself_goes_on() -> None:
+    rng, plain = RNGTracker(0), RNGTracker(0)
+    with rng.replicated():
+        one = torch.rand(2)
+        with rng.replicated():
+            other = torch.rand(2)
+    with plain.replicated():
+        assert torch.equal(torch.cat([one, other]), torch.rand(4))
+    assert rng.at(0, 0).dropout(torch.ones(0, 3), 0.5, "a").shape == (0, 3)
+    empty = RNGTracker(0, mode="invariant").dropout(torch.ones(0, 3), 0.5, "a")
+    assert empty.shape == (0, 3)
+
+
+def test_step_one_refuses_to_recompute_with_a_stream_that_moves_on() -> None:
+    config = GPTConfig(9, 4, 8, 1, 2, dropout=0.3)
+    with pytest.raises(ValueError, match="its second mask would differ"):
+        GPT(config, recompute=True, dropout=RNGTracker(0).dropout)
+    GPT(config, recompute=True, dropout=RNGTracker(0, mode="invariant").dropout)
+
+
+def test_a_block_on_meta_has_shapes() -> None:
+    with torch.device("meta"):
+        assert ParallelBlock(ranks.CONFIG)(torch.zeros(1, 8, 24)).shape == (1, 8, 24)
