@@ -43,7 +43,7 @@ class GPT(nn.Module):
         owner = getattr(dropout, "__self__", None)
         if recompute and config.dropout > 0.0 and not getattr(owner, "stateless", True):
             raise ValueError(
-                "recompute calls dropout twice, and this one draws from a stream that moves on: its "
+                "recompute calls dropout twice; this one draws from a stream that moves on, so its "
                 "second mask would differ. Use one that depends on its arguments alone, such as "
                 'RNGTracker(mode="invariant").dropout'
             )
