@@ -82,6 +82,17 @@ def add_in_place(x: Tensor) -> Tensor:
     return x.add_(rank() + 1)
 
 
+class TwoArguments(Exception):
+    """Pickles, but doesn't unpickle."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)
+
+
+def half_picklable() -> Any:
+    return TwoArguments("a", "b")
+
+
 def unpicklable() -> Any:
     return lambda: None
 

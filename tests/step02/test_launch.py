@@ -96,6 +96,8 @@ def test_what_cannot_be_sent_is_named() -> None:
         run_ranks(lambda: 1, 2)
     with pytest.raises(RankError, match="rank 0 of 1 raised"):
         run_ranks(ranks.unpicklable, 1)
+    with pytest.raises(RankError, match="rank 0 of 1 returned what can't be unpickled"):
+        run_ranks(ranks.half_picklable, 1)
 
 
 def test_no_rank_outlives_a_killed_caller(tmp_path: Path) -> None:
