@@ -58,7 +58,7 @@ def lambada_accuracy(
     batch_size: int = 16,
 ) -> float:
     """Share of items whose last word the model would write, token by token, given the true
-    tokens before (teacher forcing; paper, appendix E.2).
+    tokens before (teacher forcing; paper, appendix E).
 
     Contexts longer than the model's window keep their end. Asks for `model(tokens)` -> logits of
     the whole vocabulary and `model.config`.

@@ -47,7 +47,8 @@ def training_flops(config: GPTConfig, tokens: int, *, recompute: bool = False) -
     """Floating-point operations of the GEMMs in one training step on `tokens` tokens.
 
     Forward: 24 h² a layer and token in the weights, 4 s h in attention, 2 h v in the output
-    layer. Backward is twice that; recompute adds the layers' forward once more (paper, appendix).
+    layer. Backward is twice that; recompute adds the layers' forward once more. (The formula of
+    Megatron's second paper, arXiv 2104.04473; the first gives none.)
     """
     h, s, v = config.hidden_size, config.seq_length, config.vocab_size
     layers, output = config.num_layers * (24 * h * h + 4 * s * h), 2 * h * v

@@ -3,7 +3,7 @@
 Dropout on replicated activations (embedding, residual branches) must drop the *same* values on all
 ranks of a tensor-parallel group, or their copies part. Dropout on attention weights acts on heads
 that each rank has for itself, and must drop *different* ones, or heads on different ranks would
-share one mask. Data-parallel ranks see other samples and must differ in both (paper, appendix B.2).
+share one mask. Data-parallel ranks see other samples and must differ in both (paper, appendix B).
 """
 
 from __future__ import annotations

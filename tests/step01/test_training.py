@@ -250,8 +250,8 @@ def test_a_wrong_request_is_one_line_and_a_bug_is_a_traceback(
         raise RuntimeError("a bug")
 
 
-def test_flops_are_the_papers_formula() -> None:
-    """Appendix: 96 b s l h² (1 + s/6h + v/16lh) with recompute, for one iteration."""
+def test_flops_are_the_second_papers_formula() -> None:
+    """arXiv 2104.04473: 96 b s l h² (1 + s/6h + v/16lh) with recompute, for one iteration."""
     c = PAPER_MODELS["gpt2-1.2b"]
     h, s, v, layers = c.hidden_size, c.seq_length, c.vocab_size, c.num_layers
     paper = 96 * 8 * s * layers * h * h * (1 + s / (6 * h) + v / (16 * layers * h))
