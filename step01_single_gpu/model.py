@@ -25,7 +25,7 @@ class GPT(nn.Module):
     The output layer *is* the token embedding: one parameter, used at both ends, so no load,
     cast or move can untie it. `dropout(x, p, site)` replaces torch's dropout (see dropout.py).
     `recompute` keeps only each block's input and runs the block again in backward (paper,
-    section 4.1): less memory, one more forward, the same numbers bit for bit; a `dropout` callable
+    section 4.2): less memory, one more forward, the same numbers bit for bit; a `dropout` callable
     is then called twice and must give the same mask both times.
     Built under `torch.device("meta")` it has shapes and no weights.
     """
