@@ -28,6 +28,7 @@ class ParallelModule(nn.Module):
 
     shard_dims: ClassVar[dict[str, int | None]] = {}
     group: Group
+    true_sizes: Mapping[str, int] = {}  # whole size along the cut, where the parts are padded
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
         copied = type(self).__new__(type(self))
@@ -37,17 +38,33 @@ class ParallelModule(nn.Module):
 
 
 class Cut(NamedTuple):
-    """How one tensor is cut: the dimension (None: replicated) and over whom."""
+    """How one tensor is cut: the dimension (None: replicated) and over whom.
+
+    `size`: of the whole tensor along `shard_dim`, where the parts together are longer (step 4 pads
+    the vocabulary); what lies beyond is zero on the ranks and nowhere else.
+    """
 
     shard_dim: int | None
     group: Group
+    size: int | None = None
 
     def full_shape(self, part: Tensor) -> tuple[int, ...]:
-        """Shape of the whole tensor that `part` is a rank's part of."""
+        """Shape of the whole tensor that `part` is a rank's part of, without padding."""
         shape = list(part.shape)
         if self.shard_dim is not None:
-            shape[self.shard_dim] *= group_size(self.group)
+            shape[self.shard_dim] = self.size or shape[self.shard_dim] * group_size(self.group)
         return tuple(shape)
+
+    def part_of(self, full: Tensor, width: int) -> Tensor:
+        """This rank's part of `full`, `width` long along `shard_dim`; zero where it is padding."""
+        if self.shard_dim is None or self.size is None:
+            return cut(full, self.shard_dim, self.group)
+        first, count = own_range(self.size, width, self.group)
+        shape = list(full.shape)
+        shape[self.shard_dim] = width
+        part = full.new_zeros(shape)
+        part.narrow(self.shard_dim, 0, count).copy_(full.narrow(self.shard_dim, first, count))
+        return part
 
 
 def cut(full: Tensor, shard_dim: int | None, group: Group) -> Tensor:
@@ -61,6 +78,15 @@ def cut(full: Tensor, shard_dim: int | None, group: Group) -> Tensor:
     check_divides(size, group, f"dimension {shard_dim} of shape {list(full.shape)}")
     part = full.narrow(shard_dim, group_rank(group) * (size // n), size // n)
     return part.clone(memory_format=torch.contiguous_format)
+
+
+def own_range(size: int, width: int, group: Group) -> tuple[int, int]:
+    """(first, count): which of `size` entries are this rank's, each rank having room for `width`.
+
+    The last ranks may have fewer than `width`, or none.
+    """
+    first = min(group_rank(group) * width, size)
+    return first, min(width, size - first)
 
 
 def check_divides(size: int, group: Group, what: str) -> None:
@@ -97,7 +123,8 @@ def cuts(module: nn.Module) -> dict[str, Cut]:
                 continue
             full_name = f"{path}.{name}" if path else name
             if table is not None and name in table:
-                found[full_name] = Cut(table[name], child.group)
+                assert isinstance(child, ParallelModule)
+                found[full_name] = Cut(table[name], child.group, child.true_sizes.get(name))
             elif table is None and type(child).__module__.startswith("torch."):
                 found[full_name] = Cut(None, None)
             else:
@@ -126,7 +153,10 @@ def load_full_state_dict(module: nn.Module, full_state_dict: Mapping[str, Tensor
     if wrong:
         raise ValueError("this is not a full state dict of the module: " + "; ".join(sorted(wrong)))
     for name, part in own.items():
-        part.copy_(cut(full_state_dict[name], *table[name]))
+        dim = table[name].shard_dim
+        part.copy_(
+            table[name].part_of(full_state_dict[name], part.size(dim) if dim is not None else 0)
+        )
 
 
 def gather_full_state_dict(module: nn.Module) -> dict[str, Tensor]:
@@ -151,12 +181,15 @@ def gather_full_gradients(module: nn.Module) -> dict[str, Tensor]:
 
 def _gather(module: nn.Module, tensor: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
     whole = {}
-    for name, (dim, group) in cuts(module).items():
+    for name, (dim, group, size) in cuts(module).items():
         part = tensor(name)
-        if part is not None and dim is not None and group_size(group) > 1:
-            whole[name] = torch.cat(list(all_gather(part.detach(), group)), dim)
-        elif part is not None:
+        if part is None:
+            continue
+        if dim is None:
             whole[name] = part.detach().clone()
+        else:
+            full = torch.cat(list(all_gather(part.detach(), group)), dim)
+            whole[name] = full if size is None else full.narrow(dim, 0, size).clone()
     return whole
 
 
