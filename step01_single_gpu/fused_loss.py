@@ -41,11 +41,7 @@ def linear_cross_entropy(
     check_shapes(hidden, targets)
     valid = valid_targets(targets, weight.size(0), ignore_index)
     reduce_losses(hidden.new_zeros(()), valid.new_zeros(()), reduction, divisor)  # checks them
-    wide = hidden.is_meta or hidden.dtype == torch.float64  # autocast leaves float64 alone
-    if not wide and torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-    else:
-        dtype = hidden.dtype
+    dtype = gemm_dtype(hidden)
     targets = targets.masked_fill(~valid, 0).long()
     flat, where = hidden.reshape(-1, hidden.size(-1)), targets.reshape(-1, 1)
     if reduction == "none" or not torch.is_grad_enabled():
@@ -59,6 +55,14 @@ def linear_cross_entropy(
     return reduce_losses(total, valid, reduction, divisor)
 
 
+def gemm_dtype(hidden: Tensor) -> torch.dtype:
+    """Autocast's dtype if that is on (float64 it leaves alone), else hidden's own."""
+    kind = hidden.device.type
+    if hidden.is_meta or hidden.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return hidden.dtype
+    return torch.get_autocast_dtype(kind)
+
+
 class _SumOfLosses(torch.autograd.Function):
     """Sum over the valid tokens; the gradients are ready before anyone asks for them."""
 
@@ -66,21 +70,21 @@ class _SumOfLosses(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, valid: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        chunks = _Chunks(hidden, weight, dtype)
-        grads = _Gradients(hidden, weight, ctx.needs_input_grad)
+        chunks = Chunks(hidden, weight, dtype)
+        grads = Gradients(hidden, weight, ctx.needs_input_grad)
         total = torch.zeros((), device=hidden.device, dtype=chunks.wide)
         for rows, x, logits in chunks:
             loss, exponentials, sums = _statistics(logits, targets[rows])
-            total += (loss * valid[rows]).sum()
-            grads.add(rows, x, chunks.weight, exponentials, sums, targets[rows], valid[rows])
+            total += loss.masked_fill(~valid[rows], 0.0).sum()
+            d_logits = _logits_gradient(exponentials, sums, targets[rows], valid[rows])
+            grads.add(rows, x, chunks.weight, d_logits)
         ctx.save_for_backward(grads.hidden, grads.weight)
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivative()
-        hidden, weight = (None if g is None else g * grad for g in ctx.saved_tensors)
-        return hidden, weight, None, None, None
+        refuse_second_derivative("linear_cross_entropy")
+        return *scaled(ctx.saved_tensors, grad), None, None, None
 
 
 class _TokenLosses(torch.autograd.Function):
@@ -91,7 +95,7 @@ class _TokenLosses(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, valid: Tensor, dtype: torch.dtype
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, targets, valid)
-        ctx.dtype, chunks = dtype, _Chunks(hidden, weight, dtype)
+        ctx.dtype, chunks = dtype, Chunks(hidden, weight, dtype)
         losses = torch.empty(hidden.size(0), device=hidden.device, dtype=chunks.wide)
         for rows, _, logits in chunks:
             losses[rows] = _statistics(logits, targets[rows])[0]
@@ -99,22 +103,36 @@ class _TokenLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivative()
+        refuse_second_derivative("linear_cross_entropy")
         hidden, weight, targets, valid = ctx.saved_tensors
-        chunks = _Chunks(hidden, weight, ctx.dtype)
-        grads = _Gradients(hidden, weight, ctx.needs_input_grad)
-        scale = grad * valid
+        chunks = Chunks(hidden, weight, ctx.dtype)
+        grads = Gradients(hidden, weight, ctx.needs_input_grad)
+        scale = grad.masked_fill(~valid, 0.0)
         for rows, x, logits in chunks:
             _, exponentials, sums = _statistics(logits, targets[rows])
-            grads.add(rows, x, chunks.weight, exponentials, sums, targets[rows], scale[rows])
+            d_logits = _logits_gradient(exponentials, sums, targets[rows], scale[rows])
+            grads.add(rows, x, chunks.weight, d_logits)
         return grads.hidden, grads.weight, None, None, None
 
 
-def _refuse_second_derivative() -> None:
+def scaled(saved: tuple[Tensor | None, ...], grad: Tensor) -> list[Tensor | None]:
+    """Gradients that were taken in forward, times the upstream one: in place if nobody needs them
+    again, since the one for the weight is as large as the weight."""
+    if graph_is_kept():
+        return [None if g is None else g * grad for g in saved]
+    return [None if g is None else g.mul_(grad) for g in saved]
+
+
+def graph_is_kept() -> bool:
+    """In a backward: was it called with `retain_graph=True`? (torch has no public name for it.)"""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+def refuse_second_derivative(function: str) -> None:
     """Gradients made without a graph would count as constants in a gradient penalty: silently."""
     if torch.is_grad_enabled():  # in a backward: somebody asked for create_graph=True
         raise RuntimeError(
-            "linear_cross_entropy has no second derivative; use cross_entropy(hidden @ weight.T, …)"
+            f"{function} has no second derivative; use cross_entropy of step 1 on whole logits"
         )
 
 
@@ -131,28 +149,21 @@ def _statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor
     return sums.log() - at_target, exponentials, sums
 
 
-class _Gradients:
+def _logits_gradient(exponentials: Tensor, sums: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
+    """d loss / d logits = (softmax - one-hot) * scale, in the exponentials' own buffer."""
+    d_logits = exponentials.mul_((scale / sums).unsqueeze(1))
+    return d_logits.scatter_add_(1, targets, -scale.to(sums.dtype).unsqueeze(1))
+
+
+class Gradients:
     """Collects d loss / d hidden and d loss / d weight over the chunks."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, needed: tuple[bool, ...]) -> None:
         self.hidden = torch.empty_like(hidden) if needed[0] else None
         self.weight = torch.zeros_like(weight) if needed[1] else None
 
-    def add(
-        self,
-        rows: slice,
-        x: Tensor,
-        weight: Tensor,
-        exponentials: Tensor,
-        sums: Tensor,
-        targets: Tensor,
-        scale: Tensor,
-    ) -> None:
-        """One chunk: d loss / d logits = (softmax - one-hot) * scale, in the logits' own buffer."""
-        if self.hidden is None and self.weight is None:
-            return
-        d_logits = exponentials.mul_((scale / sums).unsqueeze(1))
-        d_logits.scatter_add_(1, targets, -scale.to(sums.dtype).unsqueeze(1))
+    def add(self, rows: slice, x: Tensor, weight: Tensor, d_logits: Tensor) -> None:
+        """One chunk: its rows x [c, h] and the gradient of its logits [c, v]."""
         d_logits = d_logits.to(x.dtype)
         if self.hidden is not None:
             self.hidden[rows] = d_logits @ weight
@@ -162,7 +173,7 @@ class _Gradients:
             self.weight += d_logits.T @ x
 
 
-class _Chunks:
+class Chunks:
     """Goes over the rows of `hidden` in pieces whose logits fit CHUNK_NUMBERS.
 
     Yields (rows, those rows in the GEMMs' dtype, their logits in float32 or better); the logits

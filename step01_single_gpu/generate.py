@@ -7,6 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+# (logits [b, v], temperature, top_k, generator) -> ids [b, 1]
+Draw = Callable[[Tensor, float, int | None, torch.Generator | None], Tensor]
+
 
 def generate(
     next_logits: Callable[[Tensor], Tensor],
@@ -17,13 +20,15 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     generator: torch.Generator | None = None,
+    draw: Draw | None = None,
 ) -> Tensor:
     """Append `max_new_tokens` drawn tokens to `tokens` [b, s]; returns [b, s + new].
 
-    `next_logits` maps the context [b, ≤ seq_length] to logits [b, v]. Past `seq_length` the
-    context is the *last* seq_length tokens: the window slides, and the positions start at zero
-    again. Temperature 0 takes the most likely token. Raises ValueError for an empty prompt, a
-    negative temperature or a top_k below 1; a top_k above the vocabulary means all of it.
+    `next_logits` maps the context [b, ≤ seq_length] to logits [b, v], and `draw` those to tokens
+    [b, 1] (None: `draw_token`; step 4 brings one for logits that are spread over ranks). Past
+    `seq_length` the context is the *last* seq_length tokens: the window slides, and the positions
+    start at zero again. Temperature 0 takes the most likely token. Raises ValueError for an empty
+    prompt, a negative temperature or a top_k below 1; a top_k above the vocabulary means all of it.
     """
     if tokens.dim() != 2 or tokens.size(1) == 0:
         raise ValueError(f"the prompt has shape {list(tokens.shape)}; give [b, s] with s ≥ 1")
@@ -35,7 +40,7 @@ def generate(
         raise ValueError(f"top_k is {top_k}; it must be at least 1, or None for all tokens")
     for _ in range(max_new_tokens):
         logits = next_logits(tokens[:, -seq_length:])
-        chosen = draw_token(logits, temperature, top_k, generator)
+        chosen = (draw or draw_token)(logits, temperature, top_k, generator)
         tokens = torch.cat([tokens, chosen.to(tokens.dtype)], dim=1)
     return tokens
 
@@ -43,15 +48,25 @@ def generate(
 def draw_token(
     logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
 ) -> Tensor:
-    """One token id a row, [b, 1], among the `top_k` most likely of logits [b, v].
+    """One token id a row, [b, 1], among the `top_k` most likely of logits [b, v] (ties with the
+    last of them count in).
 
-    The candidates are sorted before the draw, so that the same generator gives the same token
-    however they were collected (in step 4 each rank brings its own).
+    The largest of logit + temperature · noise, with Gumbel's noise, is a draw from
+    softmax(logit / temperature). Each token's noise depends on its id alone, so step 4's ranks,
+    which hold a part of the vocabulary each, draw the same token; and no temperature overflows.
     """
-    k = 1 if temperature == 0 else min(top_k or logits.size(-1), logits.size(-1))
-    values, ids = logits.double().topk(k, dim=-1)
-    if k == 1:
-        return ids
-    # The best logit is taken off first: dividing by a tiny temperature must not reach infinity.
-    probabilities = ((values - values[:, :1]) / temperature).softmax(-1)
-    return ids.gather(1, torch.multinomial(probabilities, 1, generator=generator))
+    values = logits.double()
+    scores = values
+    if temperature > 0:
+        scores = values + temperature * gumbel_noise(values, values.size(-1), generator)
+    if top_k is not None and top_k < values.size(-1):
+        least = values.topk(top_k).values[:, -1:]
+        scores = scores.masked_fill(values < least, -torch.inf)
+    return scores.argmax(-1, keepdim=True)
+
+
+def gumbel_noise(like: Tensor, vocab_size: int, generator: torch.Generator | None) -> Tensor:
+    """[b, vocab_size] float64 for the rows of `like`, drawn where the generator lives."""
+    device = like.device if generator is None else generator.device
+    noise = torch.empty(like.size(0), vocab_size, dtype=torch.float64, device=device)
+    return -noise.exponential_(generator=generator).log_().to(like.device)

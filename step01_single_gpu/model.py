@@ -67,16 +67,8 @@ class GPT(nn.Module):
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """The last hidden states [b, s, h], which the output layer turns into logits."""
-        if tokens.dim() != 2:
-            raise ValueError(f"tokens have shape {list(tokens.shape)}; they must be [b, s]")
-        s = tokens.size(1)
-        if s > self.config.seq_length:
-            raise ValueError(
-                f"{s} tokens are more than seq_length {self.config.seq_length}; "
-                "crop the input or build the model with a larger seq_length"
-            )
-        check_ids(tokens, self.config.vocab_size, "token")
-        x = self.tokens(tokens) + self.positions.weight[:s]
+        check_tokens(tokens, self.config)
+        x = self.tokens(tokens) + self.positions.weight[: tokens.size(1)]
         x = self.dropout(x)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
@@ -132,6 +124,18 @@ class GPT(nn.Module):
                 top_k=top_k,
                 generator=generator,
             )
+
+
+def check_tokens(tokens: Tensor, config: GPTConfig) -> None:
+    """Raise ValueError unless tokens are [b, ≤ seq_length] ids of the vocabulary."""
+    if tokens.dim() != 2:
+        raise ValueError(f"tokens have shape {list(tokens.shape)}; they must be [b, s]")
+    if tokens.size(1) > config.seq_length:
+        raise ValueError(
+            f"{tokens.size(1)} tokens are more than seq_length {config.seq_length}; "
+            "crop the input or build the model with a larger seq_length"
+        )
+    check_ids(tokens, config.vocab_size, "token")
 
 
 @contextmanager

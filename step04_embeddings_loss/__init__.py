@@ -1,6 +1,15 @@
 """Step 4: the vocabulary over the ranks, its loss, the whole parallel GPT-2, weights in and out."""
 
+from .cross_entropy import vocab_parallel_cross_entropy
 from .embedding import VocabParallelEmbedding
+from .fused_loss import vocab_parallel_linear_cross_entropy
+from .gpt import ParallelGPT
 from .vocab import padded_vocab_size
 
-__all__ = ["VocabParallelEmbedding", "padded_vocab_size"]
+__all__ = [
+    "ParallelGPT",
+    "VocabParallelEmbedding",
+    "padded_vocab_size",
+    "vocab_parallel_cross_entropy",
+    "vocab_parallel_linear_cross_entropy",
+]

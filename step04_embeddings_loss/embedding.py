@@ -14,7 +14,7 @@ from step02_mlp_parallel.operators import g_
 from step02_mlp_parallel.sharding import ParallelModule, marked
 from step02_mlp_parallel.wire import Group, group_size
 
-from .vocab import own_words
+from .vocab import padded_vocab_size, words_of
 
 
 class VocabParallelEmbedding(ParallelModule):
@@ -43,7 +43,9 @@ class VocabParallelEmbedding(ParallelModule):
         name: str = "",
     ) -> None:
         super().__init__()
-        self.first, self.count, width = own_words(num_embeddings, group, multiple)
+        n = group_size(group)
+        width = padded_vocab_size(num_embeddings, n, multiple) // n
+        self.words = words_of(width, num_embeddings, group, allow_empty_ranks=True)
         self.group, self.true_sizes = group, {"weight": num_embeddings}
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         shape = (num_embeddings, embedding_dim)
@@ -51,15 +53,16 @@ class VocabParallelEmbedding(ParallelModule):
         if not self.weight.is_meta:
             whole = draw_weight(dotted(name, "weight"), shape, std, seed)
             with torch.no_grad():
-                self.weight[: self.count] = whole[self.first : self.first + self.count]
+                first, count = self.words.first, self.words.count
+                self.weight[:count] = whole[first : first + count]
 
     def forward(self, ids: Tensor) -> Tensor:
         check_ids(ids, self.num_embeddings, "token")
-        local = ids.long() - self.first
-        others = (local < 0) | (local >= self.count)
-        rows = F.embedding(local.masked_fill(others, 0), self.weight)
+        ids = ids.long()
+        rows = F.embedding(self.words.column(ids), self.weight)
         # Masked, not multiplied by zero: row 0 stands in for the others' ids, and might be inf.
-        return g_(rows.masked_fill(others.unsqueeze(-1), 0.0), self.group)
+        others = ~self.words.has(ids).unsqueeze(-1)
+        return g_(rows.masked_fill(others, 0.0), self.group)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}/{group_size(self.group)}, {self.embedding_dim}"

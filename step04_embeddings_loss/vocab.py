@@ -8,6 +8,10 @@ a model doesn't depend on how much of it there is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from torch import Tensor
+
 from step02_mlp_parallel.sharding import own_range
 from step02_mlp_parallel.wire import Group, group_size
 
@@ -24,8 +28,46 @@ def padded_vocab_size(vocab_size: int, tp_size: int, multiple: int = 128) -> int
     return -(-vocab_size // step) * step
 
 
-def own_words(vocab_size: int, group: Group, multiple: int = 128) -> tuple[int, int, int]:
-    """(first, count, width): this rank has words first … first + count - 1, and room for `width`."""
+@dataclass(frozen=True)
+class Words:
+    """This rank's columns: words first … first + count - 1 of vocab_size, then padding."""
+
+    vocab_size: int
+    first: int
+    count: int
+
+    def has(self, ids: Tensor) -> Tensor:
+        """Bool, True where an id is one of this rank's words."""
+        return (ids >= self.first) & (ids < self.first + self.count)
+
+    def column(self, ids: Tensor) -> Tensor:
+        """The column of each id; 0, which stands for nothing, where it isn't this rank's."""
+        return (ids - self.first).masked_fill(~self.has(ids), 0)
+
+
+def words_of(width: int, vocab_size: int | None, group: Group, allow_empty_ranks: bool) -> Words:
+    """The words of this rank, whose logits are `width` wide, as on all ranks.
+
+    Raises ValueError unless a vocabulary of that size fits just these ranks:
+    (n - 1) · width < vocab_size ≤ n · width. So whole logits, passed by mistake, are seen: on two
+    ranks they would count every word twice, and every loss would be log 2 too large.
+    """
     n = group_size(group)
-    width = padded_vocab_size(vocab_size, n, multiple) // n
-    return *own_range(vocab_size, width, group), width
+    if vocab_size is None and n > 1:
+        raise ValueError(
+            f"vocab_size is needed on {n} ranks: it says where the {n} x {width} columns of logits "
+            "end and padding begins"
+        )
+    vocab_size = width if vocab_size is None else vocab_size
+    least = 1 if allow_empty_ranks else (n - 1) * width + 1
+    if not least <= vocab_size <= n * width:
+        cause = "pass this rank's part of the logits, and not all of them"
+        if vocab_size > n * width:
+            cause = "some words would have no logits"
+        elif width < vocab_size:
+            cause = "some rank would have padding only; allow_empty_ranks=True admits that"
+        raise ValueError(
+            f"logits {width} wide on each of {n} ranks fit a vocabulary of {least} to {n * width}; "
+            f"vocab_size is {vocab_size}: {cause}"
+        )
+    return Words(vocab_size, *own_range(vocab_size, width, group))

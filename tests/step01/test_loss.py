@@ -143,9 +143,9 @@ def test_half_precision_stays_near_and_sums_in_float32(dtype: torch.dtype, autoc
 def test_gradients_are_taken_only_for_whom_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, targets = case()
     work: list[str] = []
-    original = fused_loss._Gradients.add
+    original = fused_loss.Gradients.add
     monkeypatch.setattr(
-        fused_loss._Gradients, "add", lambda *a, **k: (work.append("x"), original(*a, **k))[1]
+        fused_loss.Gradients, "add", lambda *a, **k: (work.append("x"), original(*a, **k))[1]
     )
     with torch.no_grad():
         linear_cross_entropy(hidden.requires_grad_(), weight, targets)

@@ -88,7 +88,7 @@ def test_pitfall_11_tied_through_meta_casts_copies_and_loads(tiny: GPTConfig) ->
         vocabulary = [n for n, p in version.named_parameters() if p.shape == (37, 24)]
         assert vocabulary == ["tokens.weight"], "one tensor at both ends"
         before = version(torch.tensor([[3]])).detach().clone()
-        version.tokens.weight.data[5] += 1.0  # a word the input does not hold
+        version.tokens.weight.data[5, 0] += 1.0  # a word the input does not hold
         changed = (version(torch.tensor([[3]])) != before)[0, 0]
         assert changed.nonzero().tolist() == [[5]], "the output layer uses the embedding"
 
