@@ -14,7 +14,7 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train sample evaluate test lint demo-step2 timeline figures bench-single \
+.PHONY: help setup data train sample evaluate test lint demo-step2 timeline write-gpt2 figures bench-single \
 	bench-setup bench-parallel clean FORCE
 
 help:  ## this list
@@ -58,6 +58,9 @@ demo-step2: .venv/ready  ## a parallel MLP on two ranks beside the whole one
 
 timeline: .venv/ready  ## record a block on two ranks: runs/timeline/ (drawing and Perfetto trace)
 	@$(PY) -m step03_attention_parallel.timeline
+
+write-gpt2: .venv/ready  ## a downloaded GPT-2 writes on TP=2 ranks: WEIGHTS=folder ARGS='--prompt "…"'
+	@$(PY) -m step04_embeddings_loss.write --weights "$(WEIGHTS)" $(if $(TP),--tp $(TP)) $(ARGS)
 
 figures: .venv/ready  ## draw the chapters' pictures again
 	@$(PY) -m step02_mlp_parallel.figure

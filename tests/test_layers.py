@@ -18,6 +18,7 @@ PROGRAMS = {
     },
     "step02_mlp_parallel": {"figure"},
     "step03_attention_parallel": {"timeline"},
+    "step04_embeddings_loss": {"weights_file", "write"},
 }  # fmt: skip
 
 
