@@ -47,14 +47,14 @@ def losses(cases: list[dict[str, Any]]) -> list[tuple[Tensor, Tensor, bool]]:
     return results
 
 
-def fused(cases: list[dict[str, Any]], rows: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def fused(cases: list[dict[str, Any]]) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """For each case: the fused loss, the unfused, and gradients of hidden and of this rank's rows,
     as (loss, plain loss, [hidden; hidden of plain], [rows; rows of plain])."""
     from step01_single_gpu import fused_loss
 
-    fused_loss.CHUNK_NUMBERS = rows * part(cases[0]["weight"], 0).size(0)
     results = []
     for case in cases:
+        fused_loss.CHUNK_NUMBERS = case["chunk"] * part(case["weight"], 0).size(0)
         both = []
         for kind in ("fused", "plain"):
             hidden = case["hidden"].clone().requires_grad_()

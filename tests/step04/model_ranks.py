@@ -111,7 +111,7 @@ def written(
     for option in options:
         seed = option.pop("seed", None)
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        rows.append(model.generate(prompt, 12, generator=generator, **option))
+        rows.append(model.generate(prompt, 9, generator=generator, **option))
     return rows
 
 
