@@ -12,9 +12,14 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) \
 	$(if $(PRECISION),--precision $(PRECISION)) $(if $(RUN),--run "$(RUN)") \
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
+TP = 2
+DP = 1
+# Ranks set their own number of threads. Those that are asked to end have half a minute to save.
+TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
+	--nproc-per-node $(shell expr $(TP) '*' $(DP)) --shutdown-timeout 30
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train sample evaluate test lint demo-step2 timeline write-gpt2 figures bench-single \
+.PHONY: help setup data train train-step1 sample evaluate export test lint demo-step2 timeline write-gpt2 figures bench-single \
 	bench-setup bench-parallel clean FORCE
 
 help:  ## this list
@@ -23,7 +28,7 @@ help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -e 's/:.*##/:/' | awk -F: '{printf "  make %-14s%s\n", $$1, $$2}'
 	@echo "  make test-step1    the tests of one step"
 	@echo
-	@echo "  options of train: MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
+	@echo "  options of train: TP= DP= MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
 
 setup: .venv/ready  ## build .venv (every target does it by itself); TORCH_INDEX=… takes torch from there
 
@@ -35,14 +40,20 @@ FORCE:
 data: .venv/ready  ## fetch the text and make token files; CORPUS=path takes your own text
 	@$(PY) -m step01_single_gpu.data $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(ARGS)
 
-train: .venv/ready  ## train a GPT-2 on real text (a few minutes on a laptop)
+train: .venv/ready  ## train a GPT-2 on real text, on TP=2 x DP=1 ranks (a few minutes on a laptop)
+	@$(TORCHRUN) -m -- step05_hybrid_dp.train --tp $(TP) --dp $(DP) $(TRAIN_OPTIONS)
+
+train-step1: .venv/ready  ## the same without any parallelism
 	@$(PY) -m step01_single_gpu.train $(TRAIN_OPTIONS)
 
 sample: .venv/ready  ## let the newest run write; ARGS='--prompt "The Congress"'
-	@$(PY) -m step01_single_gpu.sample $(RUN_OPTION)
+	@$(PY) -m step05_hybrid_dp.sample $(RUN_OPTION)
 
 evaluate: .venv/ready  ## perplexities and LAMBADA accuracy of the newest run
-	@$(PY) -m step01_single_gpu.evaluate $(RUN_OPTION)
+	@$(PY) -m step05_hybrid_dp.evaluate $(RUN_OPTION)
+
+export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
+	@$(PY) -m step05_hybrid_dp.export --to "$(TO)" $(RUN_OPTION)
 
 test: .venv/ready  ## all tests, two at a time
 	@$(PY) -m pytest -n 2 tests $(ARGS)
