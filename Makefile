@@ -17,9 +17,11 @@ DP = 1
 # Ranks set their own number of threads. Those that are asked to end have half a minute to save.
 TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 	--nproc-per-node $(shell expr $(TP) '*' $(DP)) --shutdown-timeout 30
+# The planner's defaults are the paper's 8 x 64; TP and DP count only when given.
+PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export test lint demo-step2 timeline write-gpt2 figures bench-single \
+.PHONY: help setup data train train-step1 sample evaluate export plan test lint demo-step2 timeline write-gpt2 figures bench-single \
 	bench-setup bench-parallel clean FORCE
 
 help:  ## this list
@@ -54,6 +56,10 @@ evaluate: .venv/ready  ## perplexities and LAMBADA accuracy of the newest run
 
 export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
 	@$(PY) -m step05_hybrid_dp.export --to "$(TO)" $(RUN_OPTION)
+
+plan: .venv/ready  ## does a model fit, how long will it train? MODEL= TP= DP= MACHINE=
+	@$(PY) -m step05_hybrid_dp.plan $(if $(MODEL),--model $(MODEL)) $(PLAN_LAYOUT) \
+		$(if $(MACHINE),--machine $(MACHINE)) $(ARGS)
 
 test: .venv/ready  ## all tests, two at a time
 	@$(PY) -m pytest -n 2 tests $(ARGS)

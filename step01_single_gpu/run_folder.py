@@ -66,6 +66,12 @@ def resumed_options(given: Any, may_change: Collection[str] = ("steps",)) -> Any
     if not path.is_file():
         raise ValueError(f"{given.resume} is not a run folder: it has no config.json")
     saved = json.loads(path.read_text())
+    foreign = sorted(saved.keys() - vars(given).keys())
+    if foreign:
+        raise ValueError(
+            f"{path} has options that this program doesn't know ({', '.join(foreign)}): it is the "
+            "run of another one"
+        )
     changed = {}
     for field in dataclasses.fields(given):
         value = getattr(given, field.name)
