@@ -21,7 +21,7 @@ TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export plan test lint demo-step2 timeline write-gpt2 figures bench-single \
+.PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
 	bench-setup bench-parallel clean FORCE
 
 help:  ## this list
@@ -60,6 +60,15 @@ export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
 plan: .venv/ready  ## does a model fit, how long will it train? MODEL= TP= DP= MACHINE=
 	@$(PY) -m step05_hybrid_dp.plan $(if $(MODEL),--model $(MODEL)) $(PLAN_LAYOUT) \
 		$(if $(MACHINE),--machine $(MACHINE)) $(ARGS)
+
+grid512: .venv/ready  ## the paper's 8 x 64 grid, 512 processes on this machine, against one process
+	@$(PY) -m step05_hybrid_dp.grid512 $(ARGS)
+
+grid: .venv/ready  ## the same at any size: WORLD=64 TP=8
+	@$(PY) -m step05_hybrid_dp.grid512 $(if $(WORLD),--world $(WORLD)) --tp $(TP) $(ARGS)
+
+trajectories: .venv/ready  ## one model trained at seven layouts: equal losses, plotted
+	@$(PY) -m step05_hybrid_dp.trajectories $(ARGS)
 
 test: .venv/ready  ## all tests, two at a time
 	@$(PY) -m pytest -n 2 tests $(ARGS)

@@ -20,7 +20,8 @@ PROGRAMS = {
     "step03_attention_parallel": {"timeline"},
     "step04_embeddings_loss": {"weights_file", "write"},
     "step05_hybrid_dp": {
-        "evaluate", "export", "loop", "options", "plan", "sample", "start", "train",
+        "evaluate", "export", "grid512", "loop", "options", "plan", "sample", "start", "train",
+        "trajectories",
     },
 }  # fmt: skip
 
