@@ -68,9 +68,7 @@ def main(options: Options) -> Outcome:
 
 def _watched(options: Options, folder: Path) -> tuple[list[Outcome], int]:
     """Start the ranks in a thread and show how far they are; also the least memory seen free."""
-    warm_up(
-        "torch._dynamo", "step05_hybrid_dp.grid_step"
-    )  # once, in what the ranks are forked from
+    warm_up("torch._dynamo", "step05_hybrid_dp.grid_step")  # once, for all
     result: dict[str, Any] = {}
 
     def run() -> None:

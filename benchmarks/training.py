@@ -1,0 +1,110 @@
+"""Weak scaling of the whole training step (`make bench-train`).
+
+Two gloo ranks with a core each. A round is: rank 0 alone, with the other core idle; both ranks for
+themselves, without communication; DP = 2, the same model on twice the batch; TP = 2, a model of
+twice the weights in its matrices. Equal work a rank; a step is forward, backward, reductions,
+clipping and AdamW, by step 5's own code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from step01_single_gpu.config import GPTConfig
+from step01_single_gpu.machine import keep_freed_memory, training_flops
+from step01_single_gpu.optimizer import make_optimizer
+from step02_mlp_parallel import run_ranks
+from step02_mlp_parallel.wire import Group
+from step03_attention_parallel import RNGTracker
+from step04_embeddings_loss import ParallelGPT
+from step05_hybrid_dp.ddp import DataParallel
+from step05_hybrid_dp.optimizer import clip_grad_norm_
+
+from .parallel import own_core, quartiles
+
+ROWS, SEQ = 4, 256  # of a rank
+ALONE = GPTConfig(8192, SEQ, hidden_size=512, num_layers=4, num_heads=8, dropout=0.0)
+# 728² / 2 = 1.01 · 512²; heads of 91 and 64 numbers. The vocabulary stays, cut in two.
+WIDE = dataclasses.replace(ALONE, hidden_size=728)
+PAPER = {"TP = 2": 0.82, "DP = 2": 0.96}  # figure 5: 2 GPUs; 64-way data parallel against none
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare one rank's rate alone with its rate among two."""
+
+    rounds: int = 15
+
+
+class Step:
+    """A training step that can be repeated."""
+
+    def __init__(self, config: GPTConfig, tp: Group, dp: Group) -> None:
+        rng = RNGTracker(0)
+        self.tp = tp
+        self.model = ParallelGPT(config, group=tp, rng=rng)
+        self.engine = DataParallel(self.model, dp)
+        self.optimizer = make_optimizer(self.model)
+        shape = (ROWS, SEQ)
+        self.rows = [(torch.randint(8192, shape), torch.randint(8192, shape))]
+        if tp is not None:  # tensor-parallel ranks see the same rows
+            for part in self.rows[0]:
+                dist.broadcast(part, 0)
+        ranks = 1 if tp is None else dist.get_world_size(tp)
+        self.flops = training_flops(config, ROWS * SEQ) / ranks  # of this rank
+
+    def seconds(self) -> float:
+        start = time.perf_counter()
+        self.model.zero_grad(set_to_none=True)
+        self.engine.backward_global_mean(self.rows)
+        clip_grad_norm_(self.model, 1.0, self.tp)
+        self.optimizer.step()
+        return time.perf_counter() - start
+
+
+def rates(rounds: int) -> dict[str, list[float]]:
+    """GFLOP/s of this rank by round."""
+    own_core()
+    keep_freed_memory()
+    world: Any = dist.group.WORLD
+    steps = {
+        "alone": Step(ALONE, None, None),
+        "DP = 2": Step(ALONE, None, world),
+        "TP = 2": Step(WIDE, world, None),
+    }
+    steps["beside"] = steps["alone"]
+    found: dict[str, list[float]] = {name: [] for name in ("alone", "beside", "DP = 2", "TP = 2")}
+    for i in range(rounds + 2):
+        for name, row in found.items():
+            dist.barrier()
+            if name == "alone" and dist.get_rank() == 1:
+                continue
+            seconds = steps[name].seconds()
+            if i >= 2:
+                row.append(steps[name].flops / seconds / 1e9)
+    return found
+
+
+def main(options: Options) -> None:
+    found = run_ranks(rates, 2, options.rounds, timeout=1200)[0]
+    print(f"torch {torch.__version__}, gloo, one thread a rank; {ROWS} x {SEQ} tokens a rank")
+    print(f"whole training step, hidden {ALONE.hidden_size} (TP = 2: {WIDE.hidden_size}), 4 layers")
+    for name, row in found.items():
+        print(f"  {name:<8}{statistics.median(row):8.1f} GFLOP/s a rank")
+    for name, paper in PAPER.items():
+        for base in ("alone", "beside"):
+            kept = quartiles([a / b for a, b in zip(found[name], found[base], strict=True)])
+            print(f"  {name} keeps {kept} of the rate {base} (the paper: {paper})")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    main(tyro.cli(Options))
