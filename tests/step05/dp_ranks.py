@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,11 @@ def model(grid: Grid, full: dict[str, Tensor], rng: RNGTracker | None = None) ->
 # ---- the grid
 
 
-def groups_of(tp_size: int) -> dict[str, Any]:
+def groups_of(tp_sizes: list[int]) -> list[dict[str, Any]]:
+    return [groups_at(tp_size) for tp_size in tp_sizes]
+
+
+def groups_at(tp_size: int) -> dict[str, Any]:
     grid = Grid(tp_size, dist.get_world_size() // tp_size, device_type="cpu")
     assert grid.mesh is not None
     found: dict[str, Any] = {"place": (grid.dp_rank, grid.tp_rank), "shape": tuple(grid.mesh.shape)}
@@ -71,7 +76,11 @@ def groups_of(tp_size: int) -> dict[str, Any]:
     return found
 
 
-def making(tp_size: int, dp_size: int) -> tuple[list[list[int]], str]:
+def making(layouts: list[tuple[int, int]]) -> list[tuple[list[list[int]], str]]:
+    return [making_one(*layout) for layout in layouts]
+
+
+def making_one(tp_size: int, dp_size: int) -> tuple[list[list[int]], str]:
     """The groups that this rank makes, in order, and what was said."""
     from torch.distributed import device_mesh
 
@@ -89,11 +98,14 @@ def making(tp_size: int, dp_size: int) -> tuple[list[list[int]], str]:
         return made, str(error)
 
 
+def mismatches(cases: list[tuple[str, bool]]) -> list[str]:
+    return [mismatch(*case) for case in cases]
+
+
 def mismatch(what: str, checked: bool) -> str:
     """Pitfall 70: the ranks bring different dtypes or shapes, with or without torch's checks."""
-    if checked:
-        dist.set_debug_level(dist.DebugLevel.DETAIL)
-    group = dist.new_group()
+    dist.set_debug_level(dist.DebugLevel.DETAIL if checked else dist.DebugLevel.OFF)
+    group = dist.new_group(timeout=timedelta(seconds=1.0))
     x = torch.ones(2)
     if dist.get_rank() == 1:
         x = torch.ones(3) if what == "shape" else x.int()
@@ -104,9 +116,13 @@ def mismatch(what: str, checked: bool) -> str:
         return str(error)
 
 
-def same_rows(kind: str) -> str:
-    """tp = 2, dp = 2; rank 3, of the second TP group, has something else."""
+def same_rows(kinds: list[str]) -> list[str]:
     grid = Grid(2, 2, device_type="cpu")
+    return [same_rows_with(kind, grid) for kind in kinds]
+
+
+def same_rows_with(kind: str, grid: Grid) -> str:
+    """tp = 2, dp = 2; rank 3, of the second TP group, has something else."""
     x = torch.arange(6).view(2, 3)
     other = {"values": x + 1, "dtype": x.int(), "shape": x.view(3, 2), "nothing": x}[kind]
     try:
