@@ -30,7 +30,7 @@ def reference(norm_type: float, max_norm: float) -> tuple[float, dict[str, Tenso
 
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_pitfalls_51_and_53_the_norm_and_the_clipped_gradients_are_torchs(n: int) -> None:
-    """Of the unpartitioned model, above and below the limit; its vocabulary is padded at 2 and 4."""
+    """Of the whole model, above and below the limit; its vocabulary is padded at 2 and 4."""
     cases = [(norm_type, limit) for norm_type in (2.0, 1.0, 3.5, math.inf) for limit in (0.5, 1e6)]
     rows = run_ranks(ranks.clipped, n, GRADIENTS, cases)
     for index, case in enumerate(cases):
