@@ -39,8 +39,9 @@ def scaled_step(
         raise ValueError(f"scale is {scale!r}; it must be above 0 and finite")
     if not isinstance(parameters, nn.Module):
         parameters = list(parameters)  # model.parameters() can be walked only once
-    gradients = [p.grad for p, _ in marked(parameters, tp_group) if p.grad is not None]
-    overflow = torch.zeros((), device=gradients[0].device if gradients else "cpu")
+    found = [p for p, _ in marked(parameters, tp_group)]
+    gradients = [p.grad for p in found if p.grad is not None]
+    overflow = torch.zeros((), device=found[0].device if found else "cpu")
     for grad in gradients:
         grad.mul_(1.0 / scale)
         overflow += (~grad.isfinite()).any()

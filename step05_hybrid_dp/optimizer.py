@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from step02_mlp_parallel.sharding import ParallelModule, cuts
 from step02_mlp_parallel.wire import Group, all_reduce_, group_size
 
-PIECE = 1024
+PIECE = 1024  # numbers
 
 Model = nn.Module | Iterable[nn.Parameter]
 
@@ -41,10 +41,10 @@ def clip_grad_norm_(
     for what, value in (("max_norm", max_norm), ("norm_type", norm_type)):
         if not value > 0.0:
             raise ValueError(f"{what} is {value!r}; it must be above 0")
-    gradients = [
-        (p.grad, cut) for p, cut in marked(module_or_parameters, tp_group) if p.grad is not None
-    ]
-    norm = _whole_norm(gradients, tp_group, norm_type)
+    parameters = marked(module_or_parameters, tp_group)
+    gradients = [(p.grad, cut) for p, cut in parameters if p.grad is not None]
+    device = parameters[0][0].device if parameters else torch.device("cpu")
+    norm = _whole_norm(gradients, device, tp_group, norm_type)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # 1e-6 as in torch's
     factor = torch.where(norm.isfinite(), factor, 1.0)
     for grad, _ in gradients:
@@ -52,9 +52,10 @@ def clip_grad_norm_(
     return norm
 
 
-def _whole_norm(gradients: list[tuple[Tensor, bool]], tp_group: Group, norm_type: float) -> Tensor:
-    """The norm over all ranks' parts, in float64."""
-    device = gradients[0][0].device if gradients else torch.device("cpu")
+def _whole_norm(
+    gradients: list[tuple[Tensor, bool]], device: torch.device, tp_group: Group, norm_type: float
+) -> Tensor:
+    """The norm over all ranks' parts, in float64; a rank without gradients takes part too."""
     norms = {False: [torch.zeros(1, dtype=torch.float64, device=device)]}
     norms[True] = [*norms[False]]
     for grad, is_cut in gradients:

@@ -211,7 +211,7 @@ def settle_leaves_no_trace(full: dict[str, Tensor]) -> dict[str, bool]:
     gpt = model(grid, full, rng)
     engine = DataParallel(gpt, grid.dp_group)
     before = torch.get_rng_state(), rng.state_dict(), gather_full_state_dict(gpt)
-    engine.settle(*micro_batches(batch(9, 8, "some", 1), grid, 1)[0], rng)
+    engine.settle(*micro_batches(batch(9, 8, "some", 1), grid, 1)[0])  # finds the model's tracker
     after = torch.get_rng_state(), rng.state_dict(), gather_full_state_dict(gpt)
     streams = [
         torch.equal(before[1][name]["cpu"], after[1][name]["cpu"])
