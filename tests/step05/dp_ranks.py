@@ -255,18 +255,19 @@ def traffic(dtype: torch.dtype, accumulation: int, megabytes: float) -> dict[str
     }
 
 
-def halves(dtype: torch.dtype) -> dict[str, float]:
-    """256, 1, 1 and 1 on four ranks, summed by the page and by DDP's hook."""
+def halves(dtype: torch.dtype, large: float) -> dict[str, list[float]]:
+    """Number i is `large` on rank i and 1 on the others; averaged by the page and by DDP's hook."""
     group: Group = dist.group.WORLD
-    value = 256.0 if dist.get_rank() == 0 else 1.0
+    values = torch.ones(4, dtype=dtype)
+    values[dist.get_rank()] = large
 
     class Weighted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(3, dtype=dtype))
+            self.weight = nn.Parameter(torch.zeros(4, dtype=dtype))
 
         def loss(self, tokens: Tensor, targets: Tensor, **options: Any) -> Tensor:
-            return (self.weight * value).sum()
+            return (self.weight * values).sum()
 
     found = {}
     for how in ("page", "engine"):
@@ -278,7 +279,7 @@ def halves(dtype: torch.dtype) -> dict[str, float]:
             DataParallel(module, group).backward_global_mean([(row, row)])
         assert module.weight.grad is not None
         assert module.weight.grad.dtype == dtype
-        found[how] = module.weight.grad[1].item()
+        found[how] = module.weight.grad.tolist()
     return found
 
 
