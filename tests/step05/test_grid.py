@@ -8,7 +8,7 @@ from step05_hybrid_dp.batches import check_same_rows, own_rows
 from step05_hybrid_dp.grid import Grid, check_world, figure_8, grid_coordinates
 from tests.step02 import ranks as launch_ranks
 
-from . import dp_ranks as ranks
+from . import grid_ranks as ranks
 
 
 def test_tensor_parallel_ranks_are_neighbours() -> None:
