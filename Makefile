@@ -12,9 +12,16 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) \
 	$(if $(PRECISION),--precision $(PRECISION)) $(if $(RUN),--run "$(RUN)") \
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
+TP = 2
+DP = 1
+# Ranks set their own number of threads. Those that are asked to end have half a minute to save.
+TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
+	--nproc-per-node $(shell expr $(TP) '*' $(DP)) --shutdown-timeout 30
+# The planner's defaults are the paper's 8 x 64; TP and DP count only when given.
+PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train sample evaluate test lint demo-step2 timeline figures bench-single \
+.PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
 	bench-setup bench-parallel clean FORCE
 
 help:  ## this list
@@ -23,7 +30,7 @@ help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -e 's/:.*##/:/' | awk -F: '{printf "  make %-14s%s\n", $$1, $$2}'
 	@echo "  make test-step1    the tests of one step"
 	@echo
-	@echo "  options of train: MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
+	@echo "  options of train: TP= DP= MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
 
 setup: .venv/ready  ## build .venv (every target does it by itself); TORCH_INDEX=… takes torch from there
 
@@ -35,14 +42,33 @@ FORCE:
 data: .venv/ready  ## fetch the text and make token files; CORPUS=path takes your own text
 	@$(PY) -m step01_single_gpu.data $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(ARGS)
 
-train: .venv/ready  ## train a GPT-2 on real text (a few minutes on a laptop)
+train: .venv/ready  ## train a GPT-2 on real text, on TP=2 x DP=1 ranks (a few minutes on a laptop)
+	@$(TORCHRUN) -m -- step05_hybrid_dp.train --tp $(TP) --dp $(DP) $(TRAIN_OPTIONS)
+
+train-step1: .venv/ready  ## the same without any parallelism
 	@$(PY) -m step01_single_gpu.train $(TRAIN_OPTIONS)
 
 sample: .venv/ready  ## let the newest run write; ARGS='--prompt "The Congress"'
-	@$(PY) -m step01_single_gpu.sample $(RUN_OPTION)
+	@$(PY) -m step05_hybrid_dp.sample $(RUN_OPTION)
 
 evaluate: .venv/ready  ## perplexities and LAMBADA accuracy of the newest run
-	@$(PY) -m step01_single_gpu.evaluate $(RUN_OPTION)
+	@$(PY) -m step05_hybrid_dp.evaluate $(RUN_OPTION)
+
+export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
+	@$(PY) -m step05_hybrid_dp.export --to "$(TO)" $(RUN_OPTION)
+
+plan: .venv/ready  ## does a model fit, how long will it train? MODEL= TP= DP= MACHINE=
+	@$(PY) -m step05_hybrid_dp.plan $(if $(MODEL),--model $(MODEL)) $(PLAN_LAYOUT) \
+		$(if $(MACHINE),--machine $(MACHINE)) $(ARGS)
+
+grid512: .venv/ready  ## the paper's 8 x 64 grid, 512 processes on this machine, against one process
+	@$(PY) -m step05_hybrid_dp.grid512 $(ARGS)
+
+grid: .venv/ready  ## the same at any size: WORLD=64 TP=8
+	@$(PY) -m step05_hybrid_dp.grid512 $(if $(WORLD),--world $(WORLD)) --tp $(TP) $(ARGS)
+
+trajectories: .venv/ready  ## one model trained at seven layouts: equal losses, plotted
+	@$(PY) -m step05_hybrid_dp.trajectories $(ARGS)
 
 test: .venv/ready  ## all tests, two at a time
 	@$(PY) -m pytest -n 2 tests $(ARGS)
@@ -58,6 +84,9 @@ demo-step2: .venv/ready  ## a parallel MLP on two ranks beside the whole one
 
 timeline: .venv/ready  ## record a block on two ranks: runs/timeline/ (drawing and Perfetto trace)
 	@$(PY) -m step03_attention_parallel.timeline
+
+write-gpt2: .venv/ready  ## a downloaded GPT-2 writes on TP=2 ranks: WEIGHTS=folder ARGS='--prompt "…"'
+	@$(PY) -m step04_embeddings_loss.write --weights "$(WEIGHTS)" $(if $(TP),--tp $(TP)) $(ARGS)
 
 figures: .venv/ready  ## draw the chapters' pictures again
 	@$(PY) -m step02_mlp_parallel.figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from .data import Data
 from .lambada import lambada_accuracy, lambada_items, read_lambada
 from .machine import keep_freed_memory
-from .model import GPT
 from .programs import run_program
 from .run_folder import newest_run, write_text
 from .sample import load_run
@@ -40,10 +41,13 @@ class Options:
     batch_size: int = 16
 
 
-def main(options: Options) -> dict[str, Any]:
+def main(
+    options: Options, load: Callable[[Path | None], tuple[Any, Data]] = load_run
+) -> dict[str, Any]:
+    """`load`: how to open a run's folder; `load_run` is for those of this step's program."""
     keep_freed_memory()
     run = options.run or newest_run()
-    model, data = load_run(run)
+    model, data = load(run)
     downloads = data.folder.parent / "downloads"
     texts = {"validation text": _counted((data.folder / "valid.txt").read_text("utf-8"))}
     if options.wikitext is not None:
@@ -80,7 +84,7 @@ def main(options: Options) -> dict[str, Any]:
 
 
 def text_perplexities(
-    model: GPT,
+    model: Any,
     tokenizer: Tokenizer,
     text: str,
     words: int,

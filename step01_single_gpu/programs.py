@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,10 +45,15 @@ def pick_device(name: str) -> torch.device:
 class StopRequest:
     """Ctrl-C (or SIGTERM) inside the `with` only asks; the loop ends after its step.
 
-    A second Ctrl-C stops at once.
+    A second Ctrl-C stops at once. `forwarded`: this process has a launcher that passes on every
+    signal that the terminal gave already, so what follows within two seconds is the same one.
     """
 
     requested = False
+
+    def __init__(self, *, forwarded: bool = False) -> None:
+        self._deaf = 2.0 if forwarded else 0.0  # seconds
+        self._asked = 0.0
 
     def __enter__(self) -> StopRequest:
         self._before: dict[int, Any] = {}
@@ -55,9 +62,13 @@ class StopRequest:
         return self
 
     def _ask(self, number: int, frame: Any) -> None:
+        if self.requested and time.monotonic() - self._asked < self._deaf:
+            return
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested, self._asked = True, time.monotonic()
+        if int(os.environ.get("RANK", "0")) > 0:
+            return
         tqdm.write("stopping after this step (Ctrl-C again to stop at once) ...")
 
     def __exit__(self, *error: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,12 @@ def new_run(run: Path | None, model: str, root: Path = Path("runs")) -> Path:
 
 def newest_run(root: Path = Path("runs")) -> Path:
     """The run folder with the newest checkpoint. Raises ValueError if there is none."""
-    found = sorted(root.glob("*/checkpoint.pt"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    # A run of step 1's program has the first, one of step 5's the second.
+    marks = [*root.glob("*/checkpoint.pt"), *root.glob("*/checkpoints/latest")]
+    if not marks:
         raise ValueError(f"no run with a checkpoint in {root}/; train one first: make train")
-    return found[-1].parent
+    newest = max(marks, key=lambda path: path.stat().st_mtime)
+    return root / newest.relative_to(root).parts[0]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -53,16 +56,22 @@ def write_options(run: Path, options: Any) -> None:
     write_text(run / "config.json", json.dumps(values, indent=2) + "\n")
 
 
-def resumed_options(given: Any) -> Any:
-    """The options of the run that `given.resume` names, with `given.steps` if it was set.
+def resumed_options(given: Any, may_change: Collection[str] = ("steps",)) -> Any:
+    """The options of the run that `given.resume` names, with those given that may change.
 
-    Raises ValueError if the folder has no config.json, or if an option was given that the run
+    Raises ValueError if the folder has no config.json, or if another option was given that the run
     does not have: changing it in mid-run would train another model than either.
     """
     path = given.resume / "config.json"
     if not path.is_file():
         raise ValueError(f"{given.resume} is not a run folder: it has no config.json")
     saved = json.loads(path.read_text())
+    foreign = sorted(saved.keys() - vars(given).keys())
+    if foreign:
+        raise ValueError(
+            f"{path} has options that this program doesn't know ({', '.join(foreign)}): it is the "
+            "run of another one"
+        )
     changed = {}
     for field in dataclasses.fields(given):
         value = getattr(given, field.name)
@@ -70,12 +79,13 @@ def resumed_options(given: Any) -> Any:
         if field.name in ("resume", "run"):
             continue
         if value != field.default and plain != saved.get(field.name):
-            if field.name != "steps":
+            if field.name not in may_change:
+                allowed = ", ".join(f"--{name}" for name in may_change)
                 raise ValueError(
                     f"--{field.name} is {value} but the run has {saved.get(field.name)}; a resumed "
-                    "run keeps its options (only --steps may change): leave it out"
+                    f"run keeps its options (only {allowed} may change): leave it out"
                 )
-            changed["steps"] = value
+            changed[field.name] = value
     kept = {k: v for k, v in saved.items() if k not in ("resume", "run")} | changed
     return dataclasses.replace(given, **{**kept, "root": Path(kept["root"])})
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -31,8 +33,9 @@ class Options:
     seed: int = 1
 
 
-def main(options: Options) -> None:
-    model, data = load_run(options.run)
+def main(options: Options, load: Callable[[Path | None], tuple[Any, Data]] | None = None) -> None:
+    """`load`: how to open a run's folder; None is `load_run`, for those of this step's program."""
+    model, data = (load or load_run)(options.run)
     print(
         sample_text(
             model,
@@ -47,7 +50,7 @@ def main(options: Options) -> None:
 
 
 def sample_text(
-    model: GPT,
+    model: Any,
     tokenizer: Tokenizer,
     prompt: str,
     *,

@@ -18,6 +18,11 @@ PROGRAMS = {
     },
     "step02_mlp_parallel": {"figure"},
     "step03_attention_parallel": {"timeline"},
+    "step04_embeddings_loss": {"weights_file", "write"},
+    "step05_hybrid_dp": {
+        "evaluate", "export", "grid512", "loop", "options", "plan", "sample", "start", "train",
+        "trajectories",
+    },
 }  # fmt: skip
 
 

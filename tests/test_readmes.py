@@ -53,15 +53,39 @@ def test_a_command_exists_and_its_options_are_known(path: Path, command: str) ->
         ["make", "-n", "-o", ".venv/ready", *words[1:]],
         capture_output=True, text=True, cwd=ROOT, check=True,
     ).stdout  # fmt: skip
-    for line in expanded.splitlines():
+    for line in expanded.replace("\\\n", " ").splitlines():
         parts = shlex.split(line)
-        if parts[:2] != [".venv/bin/python", "-m"] or parts[2] == "pytest":
-            continue
-        module: Any = importlib.import_module(parts[2])
-        if hasattr(module, "Options"):
-            tyro.cli(module.Options, args=parts[3:])
-        else:
-            assert not parts[3:], f"{parts[2]} takes no options"
+        if "torch.distributed.run" in parts:  # the program comes behind torchrun's own options
+            parts = [".venv/bin/python", "-m", *parts[parts.index("--") + 1 :]]
+        if parts[:2] == [".venv/bin/python", "-m"] and parts[2] != "pytest":
+            parsed(parts[2], parts[3:])
+
+
+def parsed(module_name: str, arguments: list[str]) -> None:
+    """The program's own parser takes these arguments."""
+    module: Any = importlib.import_module(module_name)
+    if hasattr(module, "Options"):
+        tyro.cli(module.Options, args=arguments)
+    else:
+        assert not arguments, f"{module_name} takes no options"
+
+
+def test_launch_scripts_of_a_cluster_have_options_that_exist() -> None:
+    """```bash blocks can't run here; torchrun's parser and the program's take what they say."""
+    from torch.distributed.run import get_args_parser
+
+    found = 0
+    for path in READMES:
+        for kind, body in blocks(path):
+            lines = body.replace("\\\n", " ").splitlines() if kind == "bash" else []
+            for line in (line for line in lines if "torchrun" in line):
+                words = shlex.split(line.replace("$SLURM_NNODES", "64").replace(" $OPTIONS", ""))
+                words = words[words.index("torchrun") + 1 :]
+                taken = get_args_parser().parse_args(words)
+                assert taken.training_script == "step05_hybrid_dp.train"
+                parsed(taken.training_script, taken.training_script_args)
+                found += 1
+    assert found == 2
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda p: p.parent.name)

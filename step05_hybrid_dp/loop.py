@@ -1,0 +1,166 @@
+"""The training loop, for any model with a loss: every rank runs it, rank 0 shows and writes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from step01_single_gpu.machine import gemm_peak
+from step01_single_gpu.optimizer import lr_at
+from step01_single_gpu.programs import StopRequest
+from step01_single_gpu.run_folder import Metrics
+from step02_mlp_parallel.wire import all_reduce_
+from step03_attention_parallel.rng import RNGTracker
+
+from .checkpoint import save_checkpoint
+from .ddp import DataParallel
+from .grid import Grid
+from .options import Options
+from .precision import MixedPrecision
+from .replicas import compare_replicas
+
+Rows = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Training:
+    """Everything that takes part; `metrics` is None on all ranks but the first."""
+
+    model: Any  # nn.Module with .config and step 1's .loss
+    engine: DataParallel
+    precision: MixedPrecision
+    optimizer: torch.optim.Optimizer
+    grid: Grid
+    rng: RNGTracker
+    options: Options
+    own_batch: Callable[[int], Rows]  # this rank's rows of step k's global batch, on the CPU
+    validate: Callable[[], float]  # the mean loss on held-out data, the same on all ranks
+    tokens: int  # in a global batch
+    flops: float  # of a step, all ranks together
+    run: Path
+    metrics: Metrics | None
+    taken: int = 0  # optimizer steps that were not skipped: what the learning rate goes by
+
+    def save(self, step: int) -> Path:
+        """A checkpoint after `step` steps. Collective."""
+        extra = {"taken": self.taken, "scaler": self.precision.state_dict()}
+        return save_checkpoint(
+            self.run / "checkpoints",
+            self.precision.trained,
+            self.optimizer,
+            step=step,
+            rng=self.rng,
+            extra=extra,
+            grid=self.grid,
+            keep=self.options.keep,
+        )
+
+
+def train_loop(training: Training, start: int, stop: StopRequest) -> int:
+    """Steps `start` to options.steps, or until some rank is asked to stop; returns the steps done.
+
+    Raises ValueError for a loss that isn't finite, on all ranks, and RuntimeError if replicas part.
+    """
+    t, options = training, training.options
+    device = t.engine.device
+    dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
+    peak = gemm_peak(device, dtype) * t.grid.tp_size * t.grid.dp_size
+    done, shown = start, t.metrics is not None
+    t.engine.settle(*_first_micro_batch(t, start), t.rng)
+    bar = tqdm(
+        total=options.steps, initial=start, unit=" steps", dynamic_ncols=True,
+        disable=None if shown else True,
+    )  # fmt: skip
+    with bar:
+        for step in range(start, options.steps):
+            began = time.perf_counter()
+            loss, norm, stepped, lr = train_step(t, step)
+            done, seconds = step + 1, time.perf_counter() - began
+            _check_finite(t, loss, norm, stepped, done, lr)
+            speed = t.tokens / seconds
+            if t.metrics is not None:
+                row: dict[str, Any] = {"step": done, "loss": loss, "lr": lr, "grad_norm": norm}
+                t.metrics.add(**row, skipped=not stepped, tokens_per_second=speed)
+            share = f"{t.flops / seconds / peak:.0%} of peak"
+            bar.update()
+            bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, {share}", refresh=False)
+            last = done == options.steps
+            if done % options.valid_every == 0 and not last:
+                valid_loss = t.validate()
+                if t.metrics is not None:
+                    t.metrics.add(step=done, valid_loss=valid_loss)
+                    tqdm.write(f"step {done}: validation loss {valid_loss:.3f}")
+            if done % options.compare_every == 0 or last:
+                compare_replicas(t.precision.trained, t.grid.tp_group, t.grid.dp_group)
+            stopping = asked_to_stop(stop, t.grid)
+            if done % options.checkpoint_every == 0 or last or stopping:
+                t.save(done)
+            if stopping:
+                break
+    return done
+
+
+def train_step(training: Training, step: int) -> tuple[float, float, bool, float]:
+    """One optimizer step on step k's global batch: (loss, gradient norm, stepped, rate)."""
+    t, options = training, training.options
+    lr = lr_at(
+        t.taken,
+        peak=options.lr,
+        minimum=options.min_lr,
+        warmup=options.warmup,
+        total=options.steps,
+    )
+    for group in t.optimizer.param_groups:
+        group["lr"] = lr
+    t.model.zero_grad(set_to_none=True)
+    rows = options.batch_size // t.grid.dp_size
+    first = t.grid.dp_rank * rows
+    loss = t.engine.backward_global_mean(
+        micro_batches(t, step),
+        scale=t.precision.scale,
+        before=lambda row: t.rng.at(step, first + row),
+    )
+    stepped, norm = t.precision.step(t.optimizer, options.clip)
+    t.taken += stepped
+    return float(loss), float(norm), stepped, lr
+
+
+def micro_batches(training: Training, step: int) -> list[Rows]:
+    """This rank's rows of the step, cut into micro-batches, on its device."""
+    device = training.engine.device
+    tokens, targets = (part.to(device) for part in training.own_batch(step))
+    size = training.options.micro_batch_size or len(tokens)
+    starts = range(0, len(tokens), size)
+    return [(tokens[i : i + size], targets[i : i + size]) for i in starts]
+
+
+def asked_to_stop(stop: StopRequest, grid: Grid) -> bool:
+    """Whether any rank has been asked; the same answer on all, so that all leave at one step."""
+    asked = torch.tensor(int(stop.requested), device=grid.device_type)
+    all_reduce_(asked, grid.world_group, "max")
+    return bool(asked)
+
+
+def _check_finite(
+    t: Training, loss: float, norm: float, stepped: bool, done: int, lr: float
+) -> None:
+    """fp16 steps may overflow (and are skipped); anything else that isn't finite ends the run."""
+    if math.isfinite(loss) and (stepped or t.options.precision == "fp16"):
+        return
+    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    raise ValueError(
+        f"{what} at step {done} (learning rate {lr:.2g}); the last good checkpoint is in "
+        f"{t.run / 'checkpoints'}: try a lower --lr"
+    )
+
+
+def _first_micro_batch(t: Training, step: int) -> Rows:
+    return micro_batches(t, min(step, t.options.steps - 1))[0]
