@@ -91,11 +91,13 @@ class DataParallel:
         From 3 ranks on, the place of a number in its bucket decides in which order gloo sums it, so
         the first step of a process rounds differently from any later one. Call this after start
         and after resume, and a resumed run is the uninterrupted one bit for bit. Collective over
-        the grid. Random streams (torch's global ones and `rng`'s) are put back; gradients cleared.
+        the grid. Random streams are put back, torch's global ones and `rng`'s (None: the model's
+        own, if it has one); gradients are cleared.
         """
         if not isinstance(self.run, DistributedDataParallel):
             return
         devices = [torch.cuda.current_device()] if self.device.type == "cuda" else []
+        rng = rng or getattr(self.model, "rng", None)
         state = None if rng is None else rng.state_dict()
         with torch.random.fork_rng(devices=devices):
             self._backward(tokens, targets, float(targets.numel()), 1.0, send=True)

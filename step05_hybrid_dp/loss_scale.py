@@ -11,6 +11,7 @@ This is the readable version of what precision.py runs with torch's ShardedGradS
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from step02_mlp_parallel.wire import Group, all_reduce_
 
@@ -36,8 +37,11 @@ def scaled_step(
     """
     if not 0.0 < scale < float("inf"):
         raise ValueError(f"scale is {scale!r}; it must be above 0 and finite")
-    gradients = [p.grad for p, _ in marked(parameters, tp_group) if p.grad is not None]
-    overflow = torch.zeros((), device=gradients[0].device if gradients else "cpu")
+    if not isinstance(parameters, nn.Module):
+        parameters = list(parameters)  # model.parameters() can be walked only once
+    found = [p for p, _ in marked(parameters, tp_group)]
+    gradients = [p.grad for p in found if p.grad is not None]
+    overflow = torch.zeros((), device=found[0].device if found else "cpu")
     for grad in gradients:
         grad.mul_(1.0 / scale)
         overflow += (~grad.isfinite()).any()

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from step02_mlp_parallel.sharding import cuts
+from step02_mlp_parallel.sharding import ParallelModule, cuts
 from step02_mlp_parallel.wire import Group, all_reduce_, group_size
 
-PIECE = 1024
+PIECE = 1024  # numbers
 
 Model = nn.Module | Iterable[nn.Parameter]
 
@@ -41,10 +41,10 @@ def clip_grad_norm_(
     for what, value in (("max_norm", max_norm), ("norm_type", norm_type)):
         if not value > 0.0:
             raise ValueError(f"{what} is {value!r}; it must be above 0")
-    gradients = [
-        (p.grad, cut) for p, cut in marked(module_or_parameters, tp_group) if p.grad is not None
-    ]
-    norm = _whole_norm(gradients, tp_group, norm_type)
+    parameters = marked(module_or_parameters, tp_group)
+    gradients = [(p.grad, cut) for p, cut in parameters if p.grad is not None]
+    device = parameters[0][0].device if parameters else torch.device("cpu")
+    norm = _whole_norm(gradients, device, tp_group, norm_type)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # 1e-6 as in torch's
     factor = torch.where(norm.isfinite(), factor, 1.0)
     for grad, _ in gradients:
@@ -52,9 +52,10 @@ def clip_grad_norm_(
     return norm
 
 
-def _whole_norm(gradients: list[tuple[Tensor, bool]], tp_group: Group, norm_type: float) -> Tensor:
-    """The norm over all ranks' parts, in float64."""
-    device = gradients[0][0].device if gradients else torch.device("cpu")
+def _whole_norm(
+    gradients: list[tuple[Tensor, bool]], device: torch.device, tp_group: Group, norm_type: float
+) -> Tensor:
+    """The norm over all ranks' parts, in float64; a rank without gradients takes part too."""
     norms = {False: [torch.zeros(1, dtype=torch.float64, device=device)]}
     norms[True] = [*norms[False]]
     for grad, is_cut in gradients:
@@ -93,23 +94,24 @@ def marked(module_or_parameters: Model, tp_group: Group = None) -> list[tuple[nn
     module = module_or_parameters
     if isinstance(module, DistributedDataParallel):
         module = module.module
-    table, found = cuts(module), []
-    for name, parameter in module.named_parameters():
-        dim, group, _ = table[name]
-        if dim is not None and group_size(group) > 1 and not _same(group, tp_group):
-            raise ValueError(
-                f"{name} is cut over a group of {group_size(group)} ranks, and tp_group is "
-                f"{'None' if tp_group is None else 'another one'}: pass the group that the model "
-                "was built with"
-            )
-        found.append((parameter, dim is not None))
-    return found
+    for path, child in module.named_modules():
+        if isinstance(child, ParallelModule) and group_size(child.group) > 1:
+            _check_group(path, child.group, tp_group)
+    if group_size(tp_group) == 1:
+        return [(parameter, False) for parameter in module.parameters()]
+    table = cuts(module)
+    return [(p, table[name].shard_dim is not None) for name, p in module.named_parameters()]
 
 
-def _same(group: Group, other: Group) -> bool:
-    return other is not None and set(dist.get_process_group_ranks(group)) == set(
-        dist.get_process_group_ranks(other)
+def _check_group(path: str, group: Group, tp_group: Group) -> None:
+    ranks, others = (
+        [] if each is None else dist.get_process_group_ranks(each) for each in (group, tp_group)
     )
+    if ranks != others:
+        raise ValueError(
+            f"{path or 'the module'} is cut over ranks {ranks}, and tp_group is "
+            f"{others or None}: pass the group that the model was built with"
+        )
 
 
 def _marked_by_themselves(

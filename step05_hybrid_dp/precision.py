@@ -48,8 +48,8 @@ class MixedPrecision:
         self.device_type = next(model.parameters()).device.type
         if precision == "fp16" and self.device_type == "cpu":
             warnings.warn(
-                "fp16 on a CPU is only good for trying it out: its matrix products are some 30 "
-                "times slower than float32's; bf16 isn't",
+                "fp16 on a CPU is only good for trying it out: its matrix products are 5 to 30 "
+                "times slower than float32's",
                 stacklevel=2,
             )
         self.masters: Masters | None = None

@@ -1,4 +1,4 @@
-"""Functions that run inside ranks: grid, data parallelism."""
+"""Functions that run inside ranks: data parallelism."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from step02_mlp_parallel import (
 from step02_mlp_parallel.wire import Group
 from step03_attention_parallel import RNGTracker
 from step04_embeddings_loss import ParallelGPT
-from step05_hybrid_dp.batches import check_same_rows, own_rows
+from step05_hybrid_dp.batches import own_rows
 from step05_hybrid_dp.data_parallel import average_gradients, backward_global_mean
 from step05_hybrid_dp.ddp import DataParallel
 from step05_hybrid_dp.grid import Grid
@@ -54,69 +54,6 @@ def model(grid: Grid, full: dict[str, Tensor], rng: RNGTracker | None = None) ->
     gpt = ParallelGPT(config, group=grid.tp_group, rng=rng, vocab_multiple=1).double()
     load_full_state_dict(gpt, full)
     return gpt
-
-
-# ---- the grid
-
-
-def groups_of(tp_size: int) -> dict[str, Any]:
-    grid = Grid(tp_size, dist.get_world_size() // tp_size, device_type="cpu")
-    assert grid.mesh is not None
-    found: dict[str, Any] = {"place": (grid.dp_rank, grid.tp_rank), "shape": tuple(grid.mesh.shape)}
-    for name in ("tp", "dp", "world"):
-        group = getattr(grid, f"{name}_group")
-        number = torch.tensor([float(2 ** dist.get_rank())])
-        dist.all_reduce(number, group=group)  # the set of members, as bits
-        found[name] = (dist.get_process_group_ranks(group), int(number.item()))
-    return found
-
-
-def making(tp_size: int, dp_size: int) -> tuple[list[list[int]], str]:
-    """The groups that this rank makes, in order, and what was said."""
-    from torch.distributed import device_mesh
-
-    made, make = [], device_mesh.new_group
-
-    def recorded(ranks: list[int], **options: Any) -> Any:
-        made.append(list(ranks))
-        return make(ranks=ranks, **options)
-
-    device_mesh.new_group = recorded
-    try:
-        Grid(tp_size, dp_size, device_type="cpu")
-        return made, ""
-    except ValueError as error:
-        return made, str(error)
-
-
-def mismatch(what: str, checked: bool) -> str:
-    """Pitfall 70: the ranks bring different dtypes or shapes, with or without torch's checks."""
-    if checked:
-        dist.set_debug_level(dist.DebugLevel.DETAIL)
-    group = dist.new_group()
-    x = torch.ones(2)
-    if dist.get_rank() == 1:
-        x = torch.ones(3) if what == "shape" else x.int()
-    try:
-        dist.all_reduce(x, group=group)
-        return "no error"
-    except RuntimeError as error:
-        return str(error)
-
-
-def same_rows(kind: str) -> str:
-    """tp = 2, dp = 2; rank 3, of the second TP group, has something else."""
-    grid = Grid(2, 2, device_type="cpu")
-    x = torch.arange(6).view(2, 3)
-    other = {"values": x + 1, "dtype": x.int(), "shape": x.view(3, 2), "nothing": x}[kind]
-    try:
-        check_same_rows([x, other if dist.get_rank() == 3 else x], grid.tp_group)
-        return "no error"
-    except ValueError as error:
-        return str(error)
-
-
-# ---- gradients
 
 
 def gradients(
@@ -189,13 +126,19 @@ def resumed(full: dict[str, Tensor], settled: bool) -> tuple[list[Tensor], list[
     return results[0], results[1]
 
 
+def draw(*_: object) -> None:
+    """A forward hook of somebody who uses the global generator."""
+    torch.rand(1)
+
+
 def settle_leaves_no_trace(full: dict[str, Tensor]) -> dict[str, bool]:
     grid = Grid(2, 2, device_type="cpu")
     rng = RNGTracker(5, tp_rank=grid.tp_rank, tp_size=2, dp_rank=grid.dp_rank)
     gpt = model(grid, full, rng)
+    gpt.ln.register_forward_hook(draw)
     engine = DataParallel(gpt, grid.dp_group)
     before = torch.get_rng_state(), rng.state_dict(), gather_full_state_dict(gpt)
-    engine.settle(*micro_batches(batch(9, 8, "some", 1), grid, 1)[0], rng)
+    engine.settle(*micro_batches(batch(9, 8, "some", 1), grid, 1)[0])  # finds the model's tracker
     after = torch.get_rng_state(), rng.state_dict(), gather_full_state_dict(gpt)
     streams = [
         torch.equal(before[1][name]["cpu"], after[1][name]["cpu"])
@@ -239,18 +182,19 @@ def traffic(dtype: torch.dtype, accumulation: int, megabytes: float) -> dict[str
     }
 
 
-def halves(dtype: torch.dtype) -> dict[str, float]:
-    """256, 1, 1 and 1 on four ranks, summed by the page and by DDP's hook."""
+def halves(dtype: torch.dtype, large: float) -> dict[str, list[float]]:
+    """Number i is `large` on rank i and 1 on the others; averaged by the page and by DDP's hook."""
     group: Group = dist.group.WORLD
-    value = 256.0 if dist.get_rank() == 0 else 1.0
+    values = torch.ones(4, dtype=dtype)
+    values[dist.get_rank()] = large
 
     class Weighted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(3, dtype=dtype))
+            self.weight = nn.Parameter(torch.zeros(4, dtype=dtype))
 
         def loss(self, tokens: Tensor, targets: Tensor, **options: Any) -> Tensor:
-            return (self.weight * value).sum()
+            return (self.weight * values).sum()
 
     found = {}
     for how in ("page", "engine"):
@@ -262,7 +206,7 @@ def halves(dtype: torch.dtype) -> dict[str, float]:
             DataParallel(module, group).backward_global_mean([(row, row)])
         assert module.weight.grad is not None
         assert module.weight.grad.dtype == dtype
-        found[how] = module.weight.grad[1].item()
+        found[how] = module.weight.grad.tolist()
     return found
 
 

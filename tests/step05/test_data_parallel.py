@@ -113,11 +113,12 @@ def test_gradients_go_over_the_wire_once_in_float32(dtype: torch.dtype, accumula
     assert len(small["counts"]) > len(found["counts"]), "several buckets"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_gradients_are_summed_in_float32(dtype: torch.dtype) -> None:
-    """(256 + 1 + 1 + 1) / 4 in bfloat16: 256 + 1 stays 256, or 258 at best, so 64 or 64.5."""
-    expected = torch.tensor(259.0 / 4).to(dtype).item()
-    for found in run_ranks(ranks.halves, 4, dtype):
+@pytest.mark.parametrize(("dtype", "large"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0)])
+def test_half_gradients_are_summed_in_float32(dtype: torch.dtype, large: float) -> None:
+    """In the half type, large + 1 is large: the ones are lost unless they happen to come first."""
+    assert torch.tensor(large, dtype=dtype) + 1 == large
+    expected = [torch.tensor((large + 3.0) / 4).to(dtype).item()] * 4
+    for found in run_ranks(ranks.halves, 4, dtype, large):
         assert found == {"page": expected, "engine": expected}
 
 

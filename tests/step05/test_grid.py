@@ -8,7 +8,7 @@ from step05_hybrid_dp.batches import check_same_rows, own_rows
 from step05_hybrid_dp.grid import Grid, check_world, figure_8, grid_coordinates
 from tests.step02 import ranks as launch_ranks
 
-from . import dp_ranks as ranks
+from . import grid_ranks as ranks
 
 
 def test_tensor_parallel_ranks_are_neighbours() -> None:
@@ -19,38 +19,40 @@ def test_tensor_parallel_ranks_are_neighbours() -> None:
         assert places == [(dp, tp) for dp in range(dp_size) for tp in range(tp_size)]
 
 
-@pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
-def test_groups_are_the_rows_and_columns(tp_size: int) -> None:
+def test_groups_are_the_rows_and_columns() -> None:
     """Members as the group says, and as a sum over it finds."""
-    for rank, found in enumerate(run_ranks(ranks.groups_of, 8, tp_size)):
-        dp, tp = rank // tp_size, rank % tp_size
-        row = [dp * tp_size + i for i in range(tp_size)]
-        column = [tp + i * tp_size for i in range(8 // tp_size)]
-        assert found["place"] == (dp, tp)
-        assert found["shape"] == (8 // tp_size, tp_size)
-        for name, members in (("tp", row), ("dp", column), ("world", list(range(8)))):
-            assert found[name] == (members, sum(2**r for r in members)), f"rank {rank}, {name}"
+    sizes = [1, 2, 4, 8]
+    for rank, row in enumerate(run_ranks(ranks.groups_of, 8, sizes)):
+        for tp_size, found in zip(sizes, row, strict=True):
+            dp, tp = rank // tp_size, rank % tp_size
+            neighbours = [dp * tp_size + i for i in range(tp_size)]
+            column = [tp + i * tp_size for i in range(8 // tp_size)]
+            assert found["place"] == (dp, tp)
+            assert found["shape"] == (8 // tp_size, tp_size)
+            for name, members in (("tp", neighbours), ("dp", column), ("world", list(range(8)))):
+                assert found[name] == (members, sum(2**r for r in members)), (rank, name)
 
 
 def test_pitfall_69_every_rank_makes_all_groups_in_one_order() -> None:
     """gloo tolerates members-only calls, so the call list is what counts."""
-    lists = run_ranks(ranks.making, 4, 2, 2)
+    lists = [row[0] for row in run_ranks(ranks.making, 4, [(2, 2)])]
     assert lists == [lists[0]] * 4
     made, said = lists[0]
     assert said == ""
     assert sorted(made) == [[0, 1], [0, 2], [1, 3], [2, 3]]
 
 
-@pytest.mark.parametrize(("tp_size", "dp_size"), [(3, 2), (4, 2), (0, 4), (-2, -2), (4, True)])
-def test_a_grid_that_does_not_fit_is_refused_on_every_rank(tp_size: int, dp_size: int) -> None:
-    for made, said in run_ranks(ranks.making, 4, tp_size, dp_size):
-        assert made == [], "a group was made before the sizes were looked at"
-        if tp_size < 1 or dp_size is True:
-            assert "it must be a whole number of at least 1" in said
-        else:
-            assert f"tp_size {tp_size} × dp_size {dp_size} is {tp_size * dp_size} ranks" in said
-            assert "4 are running" in said
-            assert "1 × 4, 2 × 2, 4 × 1" in said
+def test_a_grid_that_does_not_fit_is_refused_on_every_rank() -> None:
+    layouts: list[tuple[int, int]] = [(3, 2), (4, 2), (0, 4), (-2, -2), (4, True)]
+    for row in run_ranks(ranks.making, 4, layouts):
+        for (tp_size, dp_size), (made, said) in zip(layouts, row, strict=True):
+            assert made == [], "a group was made before the sizes were looked at"
+            if tp_size < 1 or dp_size is True:
+                assert "it must be a whole number of at least 1" in said
+            else:
+                assert f"tp_size {tp_size} × dp_size {dp_size} is {tp_size * dp_size} ranks" in said
+                assert "4 are running" in said
+                assert "1 × 4, 2 × 2, 4 × 1" in said
 
 
 def test_alone_without_a_process_group() -> None:
@@ -107,15 +109,14 @@ def test_rows_that_do_not_divide_are_named() -> None:
         own_rows(torch.zeros(8, 3), 4, 4)
 
 
-@pytest.mark.parametrize("kind", ["nothing", "values", "dtype", "shape"])
-def test_pitfall_78_another_batch_inside_a_tensor_parallel_group_is_seen(kind: str) -> None:
+def test_pitfall_78_another_batch_inside_a_tensor_parallel_group_is_seen() -> None:
     """By all ranks of that group, and by no other."""
-    said = run_ranks(ranks.same_rows, 4, kind)
-    assert said[:2] == ["no error"] * 2
-    if kind == "nothing":
-        assert said[2:] == ["no error"] * 2
-    else:
-        assert all("rank 1 of the tensor-parallel group has another batch" in s for s in said[2:])
+    kinds = ["nothing", "values", "dtype", "shape"]
+    said = run_ranks(ranks.same_rows, 4, kinds)
+    assert said[:2] == [["no error"] * 4] * 2
+    for row in said[2:]:
+        assert row[0] == "no error"
+        assert all("rank 1 of the tensor-parallel group has another batch" in s for s in row[1:])
     check_same_rows([torch.zeros(2)], None)
 
 
@@ -124,12 +125,11 @@ def test_pitfall_78_another_batch_inside_a_tensor_parallel_group_is_seen(kind: s
 
 def test_pitfall_70_what_the_debug_mode_catches() -> None:
     """Without it, differing dtypes give garbage (step 2), and of differing shapes one rank never
-    hears; with it, both are errors on all ranks."""
-    assert "no error" in run_ranks(ranks.mismatch, 2, "shape", False)
-    for what in ("dtype", "shape"):
-        for said in run_ranks(ranks.mismatch, 2, what, True):
-            assert "no error" not in said
-            assert "mismatch" in said.lower()
+    hears (the other waits for the group's timeout, here 1 s). With it both are errors on all."""
+    rows = run_ranks(ranks.mismatches, 2, [("shape", True), ("dtype", True), ("shape", False)])
+    for row in rows:
+        assert all("mismatch" in said.lower() for said in row[:2]), row
+    assert rows[0][2] == "no error"
 
 
 def test_pitfall_71_a_rank_that_raises_ends_the_others_that_wait() -> None:
