@@ -1,8 +1,9 @@
 """Checkpoints that open at any (tp, dp), are whole or not there, and run nobody's code.
 
 What is where: tensors (weights, Adam's moments, random streams) in DCP's files, described by their
-cut (parts.py, dcp_storage.py); everything else in state.json; sha256 of all in manifest.json, and
-which folder is the newest (manifest.py). A failure on one rank is raised on all (agreement.py).
+cut (parts.py, dcp_storage.py); everything else in state.json, with DCP's index (tensor_index.py);
+sha256 of all in manifest.json, and which folder is the newest (manifest.py). A failure on one rank
+is raised on all (agreement.py).
 
 DP replicas are equal, so only the ranks of DP rank 0 write, each its own part and its share of
 what is replicated over the TP group: one TP group (one server) writes, whatever dp_size is.
@@ -69,11 +70,15 @@ def save_checkpoint(
     `keep` checkpoints are deleted afterwards. Wire: object collectives, no tensor but the random
     streams. Raises ValueError for what can't be saved and CheckpointError if writing fails on any
     rank (named), on all ranks; then older checkpoints, model and optimizer are as they were.
+    A folder is for one run at a time: the next save deletes what a killed one left.
     """
     folder = Path(folder)
     ranks = together(grid, lambda: _prepared(model, optimizer, step, rng, extra, grid, keep))
+    steps = [rank["step"] for rank in ranks]
+    if len(set(steps)) > 1:
+        raise ValueError(f"the ranks are at different steps: {steps} in order of rank")
     parts, plain = _own_state(model, optimizer)
-    streams, plain["rng"] = stacked(ranks)
+    streams, plain["rng"] = stacked([rank["rng"] for rank in ranks])
     first = _size_and_rank(grid)[1] == 0
     if first:
         parts |= {f"rng.{n}": Part(t, (0, 0), tuple(t.shape)) for n, t in streams.items()}
@@ -81,7 +86,7 @@ def save_checkpoint(
     name, hidden = rank_zero(grid, lambda: _begin(folder, step))
     try:
         written = together(grid, lambda: _write(hidden, parts, plain, grid))
-        files = {name: entry for part in written for name, entry in part.items()}
+        files = {file: entry for rank in written for file, entry in rank.items()}
         return rank_zero(grid, lambda: _finish(folder, hidden, name, files, keep))
     finally:
         if first:
@@ -109,9 +114,7 @@ def load_checkpoint(
     path, files = rank_zero(grid, lambda: find(Path(folder)))
     together(grid, lambda: check_files(path, files, rank, size))
     plain = rank_zero(grid, lambda: read_state(path, files))
-    arrival = Arrival(model, optimizer, rng)
-
-    layout = _layout(grid)
+    arrival, layout = Arrival(model, optimizer, rng), _layout(grid)
     whose = rank if plain["layout"] == layout else None
     together(grid, lambda: arrival.read(path, plain, layout["tp_size"], whose))
     arrival.swap_in(plain)
@@ -128,7 +131,7 @@ def _prepared(
     grid: Layout | None,
     keep: int | None,
 ) -> dict[str, Any]:
-    """Everything that can be refused is refused here; returns this rank's random streams."""
+    """Everything that one rank can refuse is refused here; returns its step and streams."""
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ValueError(f"step is {step!r}; it must be a whole number from 0 up")
     if keep is not None:
@@ -144,7 +147,7 @@ def _prepared(
         raise ValueError(f"extra must hold plain values that JSON has: {error}") from error
     check_groups(model_tensors(model), 1 if grid is None else grid.tp_size)
     _own_state(model, optimizer)
-    return own_streams(rng)
+    return {"step": step, "rng": own_streams(rng)}
 
 
 def _own_state(

@@ -1,19 +1,16 @@
-"""Parts of tensors to and from torch.distributed.checkpoint (DCP), with nothing pickled read.
+"""Parts of tensors to and from torch.distributed.checkpoint (DCP).
 
 DCP's planners are its public place to say what is cut how. Ours take a `Part`: this rank's numbers
 and where they stand in the whole tensor. One description serves all: evenly cut, replicated,
 rows of a vocabulary that doesn't divide, a rank that has none. It needs no DTensor, so a
-checkpoint opens in one process without a process group, too.
-
-DCP keeps its index in `.metadata`, a pickle: whoever writes that file can run commands on the
-machine that reads it. It is still written, so that torch's own tools open our checkpoints, but
-never read here: the same index goes into JSON. Tensor files are read with `weights_only=True`.
+checkpoint opens in one process without a process group, too. No pickle is read: the index comes
+from JSON (tensor_index.py), and DCP reads tensor files with torch.load's `weights_only=True`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +22,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
-    STORAGE_TYPES,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
-    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
@@ -45,6 +40,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from step02_mlp_parallel.wire import Group, group_rank, group_size
+
+from .tensor_index import from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def write_parts(folder: Path, parts: Mapping[str, Part], group: Group) -> dict[s
         if group_rank(group) in error.failures:
             raise error.failures[group_rank(group)][0] from error
         return None
-    return _to_json(metadata)
+    return to_json(metadata)
 
 
 def read_parts(folder: Path, index: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
@@ -93,7 +90,7 @@ def read_parts(folder: Path, index: Mapping[str, Any], parts: Mapping[str, Part]
         with _alone_is_fine():
             load(
                 dict(parts),
-                storage_reader=_Reader(folder, _from_json(index)),
+                storage_reader=_Reader(folder, from_json(index)),
                 planner=_LoadPlanner(),
                 no_dist=True,
             )
@@ -102,17 +99,6 @@ def read_parts(folder: Path, index: Mapping[str, Any], parts: Mapping[str, Part]
         if isinstance(cause, OSError):
             raise cause from error
         raise ValueError(f"{folder} can't be read: {cause}") from error
-
-
-def check_index(index: Mapping[str, Any], files: Collection[str]) -> None:
-    """Raise ValueError unless `index` is well formed and points at nothing but `files`."""
-    try:
-        _from_json(index)
-        used = {chunk["file"] for entry in index.values() for chunk in entry["chunks"]}
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"its index of tensors is damaged: {error!r}") from error
-    if not used <= set(files):
-        raise ValueError(f"its index names unknown files: {', '.join(sorted(used - set(files)))}")
 
 
 class _SavePlanner(DefaultSavePlanner):
@@ -180,60 +166,6 @@ class _Reader(FileSystemReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return self._metadata
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a chunk lies: what FileSystemReader asks of an entry of `storage_data`."""
-
-    relative_path: str
-    offset: int
-    length: int
-    transform_descriptors: None = None
-
-
-def _to_json(metadata: Metadata) -> dict[str, Any]:
-    index = {}
-    for name, saved in metadata.state_dict_metadata.items():
-        assert isinstance(saved, TensorStorageMetadata)
-        chunks = []
-        for chunk in saved.chunks:
-            place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
-            chunks.append(
-                {
-                    "offsets": list(chunk.offsets),
-                    "sizes": list(chunk.sizes),
-                    "file": place.relative_path,
-                    "at": place.offset,
-                    "bytes": place.length,
-                }
-            )
-        dtype = str(saved.properties.dtype).removeprefix("torch.")
-        index[name] = {"dtype": dtype, "shape": list(saved.size), "chunks": chunks}
-    return index
-
-
-def _from_json(index: Mapping[str, Any]) -> Metadata:
-    tensors: dict[str, STORAGE_TYPES] = {}
-    places = {}
-    for name, entry in index.items():
-        chunks = []
-        for chunk in entry["chunks"]:
-            offsets, sizes = torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])
-            chunks.append(ChunkStorageMetadata(offsets, sizes))
-            place = _Place(str(chunk["file"]), int(chunk["at"]), int(chunk["bytes"]))
-            places[MetadataIndex(name, offsets)] = place
-        properties = TensorProperties(named_dtype(entry["dtype"]))
-        tensors[name] = TensorStorageMetadata(properties, torch.Size(entry["shape"]), chunks)
-    return Metadata(tensors, storage_data=places, storage_meta=StorageMeta())
-
-
-def named_dtype(name: str) -> torch.dtype:
-    """torch.float32 for "float32". Raises ValueError for what is no dtype."""
-    dtype = getattr(torch, str(name), None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is not a torch dtype")
-    return dtype
 
 
 @contextmanager

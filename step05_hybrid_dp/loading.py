@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from step02_mlp_parallel.sharding import Cut
 from step03_attention_parallel.rng import RNGTracker
 
-from .dcp_storage import Part, check_index, named_dtype, read_parts
+from .dcp_storage import Part, read_parts
 from .manifest import MANIFEST, newest_checkpoint, read_manifest
 from .parts import check_groups, group_names, model_tensors, part_of, put_optimizer_state
 from .random_state import check_stream, check_tracker, next_state, set_global
+from .tensor_index import check_index, named_dtype
 
 STATE = "state.json"
 SHOWN = 6  # names in a message; a whole model's would fill the screen

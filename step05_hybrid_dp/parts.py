@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from step02_mlp_parallel.sharding import Cut, cuts, own_range
 from step02_mlp_parallel.wire import group_size
 
-from .dcp_storage import Part, named_dtype
+from .dcp_storage import Part
+from .tensor_index import named_dtype
 
 
 def model_tensors(model: nn.Module) -> dict[str, tuple[Tensor, Cut]]:

@@ -79,12 +79,10 @@ def next_state(
     usable = torch.cuda.is_available() or "replicated.cuda" not in arrived
     if saved["tracker"] is None or not usable or not all(streams.values()):
         key = generator_for("restarted", rng.seed, step).initial_seed()
-        anew = RNGTracker(
-            key, tp_rank=rng.tp_rank, tp_size=rng.tp_size, dp_rank=rng.dp_rank, mode=rng.mode
-        )
-        return {**anew.state_dict(), "layout": own["layout"], "position": own["position"]}, (
-            "restarted"
-        )
+        place = {"tp_rank": rng.tp_rank, "tp_size": rng.tp_size, "dp_rank": rng.dp_rank}
+        anew = RNGTracker(key, mode=rng.mode, **place).state_dict()
+        kept = {"layout": own["layout"], "position": own["position"]}
+        return {**anew, **kept}, "continued" if rng.stateless else "restarted"
     for state in (*streams["replicated"].items(), *streams["sharded"].items()):
         check_stream(*state)
     position = [int(value) for value in saved["tracker"]["positions"][rank]]

@@ -15,9 +15,8 @@ from step02_mlp_parallel import RankError, run_ranks
 from step05_hybrid_dp.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from step05_hybrid_dp.manifest import fingerprint
 
-from .checkpoint_ranks import (
+from .checkpoint_fault_ranks import (
     Little,
-    Place,
     crafted,
     full_disk,
     little,
@@ -26,6 +25,7 @@ from .checkpoint_ranks import (
     saving_until_killed,
     values,
 )
+from .checkpoint_ranks import Place
 
 ALONE = Place(1, 1)
 
@@ -36,10 +36,11 @@ def saved_alone(folder: Path, value: float) -> Path:
 
 
 def opens_whole(folder: Path, at_least: int) -> int:
-    """The newest checkpoint loads, all of it is of one save, and that is `at_least` or later."""
+    """Every checkpoint loads and is of one save alone; the newest one's step is `at_least` so."""
     model, optimizer = little(ALONE, 0.0)
-    told = load_checkpoint(folder, model, optimizer)
-    assert values(model, optimizer) == {float(told["step"])}
+    for path in (*sorted(folder.glob("step-*")), folder):
+        told = load_checkpoint(path, model, optimizer)
+        assert values(model, optimizer) == {float(told["step"])}
     assert told["step"] >= at_least
     return int(told["step"])
 
@@ -52,25 +53,27 @@ def refreshed(path: Path) -> None:
 
 
 def test_killed_at_any_call_that_changes_the_disk(tmp_path: Path) -> None:
-    """kill -9 before the 1st, 2nd, … such call of a run that saves over and over and keeps one:
-    two whole saves with their deletions lie in that range."""
-    saved_alone(tmp_path, 1.0)
+    """kill -9 before the 1st, 2nd, … such call of a save that then deletes the one before it (27
+    calls when this was written), and in the save after it."""
     steps, halves = [], 0
-    for operation in range(1, 46, 3):
+    for operation in (*range(1, 28), 40):
+        folder = tmp_path / str(operation)
+        saved_alone(folder, 1.0)
         with pytest.raises(RankError, match="SIGKILL"):
-            run_ranks(saving_until_killed, 1, str(tmp_path), None, operation)
-        halves += any(tmp_path.glob(".step-*.tmp"))
-        steps.append(opens_whole(tmp_path, 1))
-    assert halves > 5, "the kills came between saves, not in them"
-    assert len(set(steps)) > 2, f"no run got as far as a save: {steps}"
-    saved_alone(tmp_path, 9.0)
-    assert not list(tmp_path.glob(".*")), "leftovers of killed saves are still there"
+            run_ranks(saving_until_killed, 1, str(folder), None, operation)
+        halves += any(folder.glob(".*.tmp"))
+        steps.append(opens_whole(folder, 1))
+        saved_alone(folder, 9.0)
+        assert not list(folder.glob(".*")), "leftovers of the killed save are still there"
+    assert halves > 15, "the kills came between saves, not in them"
+    assert steps == sorted(steps), steps
+    assert set(steps) == {1, 101}
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     saved_alone(tmp_path, 1.0)
     moments = random.Random(0)
-    for _ in range(8):
+    for _ in range(6):
         with pytest.raises(RankError, match="SIGKILL"):
             run_ranks(saving_until_killed, 1, str(tmp_path), 0.02 + 0.1 * moments.random(), None)
         opens_whole(tmp_path, 1)
@@ -104,7 +107,7 @@ def damage(path: Path, how: str) -> str:
         return "__0_0.distcp is missing"
     if how == "state":
         text = (path / "state.json").read_text()
-        (path / "state.json").write_text(text.replace('"step": 5', '"step": 6'))
+        (path / "state.json").write_text(text.replace('"step": ', '"STEP": '))
         return "state.json is corrupt"
     if how == "no manifest":
         (path / "manifest.json").unlink()
@@ -137,11 +140,11 @@ def test_all_ranks_refuse_what_one_of_them_finds_damaged(tmp_path: Path) -> None
         assert result["said"].startswith("ValueError: rank 1 of 2: "), result  # no deadlock
         assert "is missing" in result["said"]
         assert result["untouched"]
-    path = saved_alone(tmp_path, 5.0)
-    names = [damage(path, "flipped bit"), damage(path, "state")]
-    for result in run_ranks(refused, 2, str(tmp_path)):
-        assert any(name in result["said"] for name in names), result
-        assert result["untouched"]
+    for step, how in ((5.0, "flipped bit"), (6.0, "state")):  # each is another rank's to check
+        name = damage(saved_alone(tmp_path, step), how)
+        for result in run_ranks(refused, 2, str(tmp_path)):
+            assert name in result["said"], result
+            assert result["untouched"]
 
 
 def test_another_model_or_optimizer_is_refused(tmp_path: Path) -> None:
@@ -229,6 +232,7 @@ def test_what_cannot_be_saved_is_refused_on_all_ranks(tmp_path: Path) -> None:
     for said in run_ranks(saving_is_refused, 2, str(tmp_path)):
         assert "2 ranks and no grid" in said["no grid"]
         assert "ValueError: rank 1 of 2: step is -1" in said["step on rank 1"]
+        assert "at different steps: [1, 2]" in said["two steps"]
         assert "extra must hold plain values" in said["extra"]
         assert "keep is 0" in said["keep"]
         assert "a parameter of shape [2, 2] that isn't the model's" in said["foreign"]
