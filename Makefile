@@ -22,7 +22,7 @@ PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
 .PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
-	bench-setup bench-parallel bench-train clean FORCE
+	bench-setup bench-parallel bench-loss bench-train clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
@@ -99,6 +99,9 @@ bench-setup: .venv/ready  ## install the packages that benchmarks compare with
 
 bench-parallel: bench-setup  ## the parallel MLP against other implementations, and weak scaling
 	@$(PY) -m benchmarks.parallel $(ARGS)
+
+bench-loss: bench-setup  ## the vocabulary-parallel loss against other implementations
+	@$(PY) -m benchmarks.loss $(ARGS)
 
 bench-train: .venv/ready  ## weak scaling of the whole training step, TP = 2 and DP = 2
 	@$(PY) -m benchmarks.training $(ARGS)

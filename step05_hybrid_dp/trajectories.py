@@ -95,7 +95,7 @@ def read_losses(run: Path) -> list[float]:
 def largest_difference(losses: Losses) -> float:
     """The largest relative difference from the first layout, over all steps."""
     first, *others = (torch.tensor(row, dtype=torch.float64) for row in losses.values())
-    return max(((row - first).abs() / first).max().item() for row in others)
+    return max((((row - first).abs() / first).max().item() for row in others), default=0.0)
 
 
 def plot(curves: dict[str, Losses], path: Path) -> None:
