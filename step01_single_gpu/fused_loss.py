@@ -19,6 +19,8 @@ from .loss import check_shapes, reduce_losses, valid_targets
 # rows: three quarters of the rate). Blocks above 32 MiB never stay with malloc: Linux clears fresh
 # pages for them at every step, which cost more than the GEMM that fills them.
 CHUNK_NUMBERS = 4 * 1024 * 1024
+# Rows whose weight gradient one half-precision GEMM may add up: float16 ends at 65,504.
+HALF_ROWS = 1024
 
 
 def linear_cross_entropy(
@@ -39,12 +41,13 @@ def linear_cross_entropy(
     happens. Asking for a second derivative (`create_graph=True`) raises RuntimeError.
     """
     check_shapes(hidden, targets)
+    check_widths(hidden, weight)
     valid = valid_targets(targets, weight.size(0), ignore_index)
     reduce_losses(hidden.new_zeros(()), valid.new_zeros(()), reduction, divisor)  # checks them
     dtype = gemm_dtype(hidden)
-    targets = targets.masked_fill(~valid, 0).long()
+    targets = targets.long().masked_fill(~valid, 0)
     flat, where = hidden.reshape(-1, hidden.size(-1)), targets.reshape(-1, 1)
-    if reduction == "none" or not torch.is_grad_enabled():
+    if reduction == "none" or not wants_gradient(hidden, weight):
         losses = _TokenLosses.apply(  # type: ignore[no-untyped-call]
             flat, weight, where, valid.reshape(-1), dtype
         )
@@ -53,6 +56,20 @@ def linear_cross_entropy(
         flat, weight, where, valid.reshape(-1), dtype
     )
     return reduce_losses(total, valid, reduction, divisor)
+
+
+def wants_gradient(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether a backward can come."""
+    return torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+
+
+def check_widths(hidden: Tensor, weight: Tensor) -> None:
+    """Raise ValueError unless hidden [..., h] and weight [v, h] can be multiplied."""
+    if weight.dim() != 2 or hidden.size(-1) != weight.size(1):
+        raise ValueError(
+            f"hidden states are {hidden.size(-1)} wide and the weight is {list(weight.shape)}; it "
+            "must be [words, that width]"
+        )
 
 
 def gemm_dtype(hidden: Tensor) -> torch.dtype:
@@ -79,12 +96,13 @@ class _SumOfLosses(torch.autograd.Function):
             d_logits = _logits_gradient(exponentials, sums, targets[rows], valid[rows])
             grads.add(rows, x, chunks.weight, d_logits)
         ctx.save_for_backward(grads.hidden, grads.weight)
+        ctx.dtypes = hidden.dtype, weight.dtype
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative("linear_cross_entropy")
-        return *scaled(ctx.saved_tensors, grad), None, None, None
+        return *scaled(ctx.saved_tensors, grad, ctx.dtypes), None, None, None
 
 
 class _TokenLosses(torch.autograd.Function):
@@ -112,15 +130,29 @@ class _TokenLosses(torch.autograd.Function):
             _, exponentials, sums = _statistics(logits, targets[rows])
             d_logits = _logits_gradient(exponentials, sums, targets[rows], scale[rows])
             grads.add(rows, x, chunks.weight, d_logits)
-        return grads.hidden, grads.weight, None, None, None
+        d_weight = None if grads.weight is None else grads.weight.to(weight.dtype)
+        return grads.hidden, d_weight, None, None, None
 
 
-def scaled(saved: tuple[Tensor | None, ...], grad: Tensor) -> list[Tensor | None]:
-    """Gradients that were taken in forward, times the upstream one: in place if nobody needs them
-    again, since the one for the weight is as large as the weight."""
-    if graph_is_kept():
-        return [None if g is None else g * grad for g in saved]
-    return [None if g is None else g.mul_(grad) for g in saved]
+def scaled(
+    saved: tuple[Tensor | None, ...], grad: Tensor, dtypes: tuple[torch.dtype, ...]
+) -> list[Tensor | None]:
+    """Gradients that were taken in forward, times the upstream one, in the inputs' dtypes: in place
+    if nobody needs them again, since the one for the weight is as large as the weight.
+
+    Half types are multiplied in float32: the upstream gradient may be a loss scale of 65,536, which
+    float16 doesn't have.
+    """
+    kept = graph_is_kept()
+    results: list[Tensor | None] = []
+    for gradient, dtype in zip(saved, dtypes, strict=True):
+        if gradient is None:
+            results.append(None)
+        elif gradient.dtype in (torch.float16, torch.bfloat16):
+            results.append((gradient.float() * grad).to(dtype))
+        else:
+            results.append((gradient * grad if kept else gradient.mul_(grad)).to(dtype))
+    return results
 
 
 def graph_is_kept() -> bool:
@@ -160,7 +192,10 @@ class Gradients:
 
     def __init__(self, hidden: Tensor, weight: Tensor, needed: tuple[bool, ...]) -> None:
         self.hidden = torch.empty_like(hidden) if needed[0] else None
-        self.weight = torch.zeros_like(weight) if needed[1] else None
+        # Half types would round the sum once for each chunk: it is made in float32.
+        half = weight.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if half else weight.dtype
+        self.weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None
 
     def add(self, rows: slice, x: Tensor, weight: Tensor, d_logits: Tensor) -> None:
         """One chunk: its rows x [c, h] and the gradient of its logits [c, v]."""
@@ -186,7 +221,8 @@ class Chunks:
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         total, width = self.hidden.size(0), self.weight.size(0)
-        size = max(1, min(total, CHUNK_NUMBERS // width))
+        half = self.hidden.dtype in (torch.float16, torch.bfloat16)
+        size = max(1, min(total, CHUNK_NUMBERS // width, HALF_ROWS if half else total))
         buffer = torch.empty(size, width, device=self.hidden.device, dtype=self.wide)
         for start in range(0, total, size):
             rows = slice(start, min(start + size, total))

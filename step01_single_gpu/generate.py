@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -34,14 +35,15 @@ def generate(
         raise ValueError(f"the prompt has shape {list(tokens.shape)}; give [b, s] with s ≥ 1")
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 0")
-    if temperature < 0:
-        raise ValueError(f"temperature is {temperature}; it must be at least 0")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}; it must be at least 0, and finite")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; it must be at least 1, or None for all tokens")
+    tokens = tokens.long()  # a narrow type may not hold the ids that are drawn
     for _ in range(max_new_tokens):
         logits = next_logits(tokens[:, -seq_length:])
         chosen = (draw or draw_token)(logits, temperature, top_k, generator)
-        tokens = torch.cat([tokens, chosen.to(tokens.dtype)], dim=1)
+        tokens = torch.cat([tokens, chosen], dim=1)
     return tokens
 
 
@@ -51,18 +53,24 @@ def draw_token(
     """One token id a row, [b, 1], among the `top_k` most likely of logits [b, v] (ties with the
     last of them count in).
 
-    The largest of logit + temperature · noise, with Gumbel's noise, is a draw from
+    The largest of logit / temperature + noise, with Gumbel's noise, is a draw from
     softmax(logit / temperature). Each token's noise depends on its id alone, so step 4's ranks,
     which hold a part of the vocabulary each, draw the same token; and no temperature overflows.
     """
     values = logits.double()
     scores = values
     if temperature > 0:
-        scores = values + temperature * gumbel_noise(values, values.size(-1), generator)
+        scores = perturbed(values, temperature, gumbel_noise(values, values.size(-1), generator))
     if top_k is not None and top_k < values.size(-1):
         least = values.topk(top_k).values[:, -1:]
         scores = scores.masked_fill(values < least, -torch.inf)
     return scores.argmax(-1, keepdim=True)
+
+
+def perturbed(values: Tensor, temperature: float, noise: Tensor) -> Tensor:
+    """logit / temperature + noise, or that times the temperature, which has the same order:
+    whichever can't overflow."""
+    return values + temperature * noise if temperature < 1 else values / temperature + noise
 
 
 def gumbel_noise(like: Tensor, vocab_size: int, generator: torch.Generator | None) -> Tensor:

@@ -68,7 +68,7 @@ class GPT(nn.Module):
     def hidden(self, tokens: Tensor) -> Tensor:
         """The last hidden states [b, s, h], which the output layer turns into logits."""
         check_tokens(tokens, self.config)
-        x = self.tokens(tokens) + self.positions.weight[: tokens.size(1)]
+        x = self.tokens(tokens.long()) + self.positions.weight[: tokens.size(1)]
         x = self.dropout(x)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():

@@ -41,8 +41,9 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """`F.cross_entropy` of the gathered logits, without gathering them; the same on all ranks.
 
-    logits [..., padded_v/n], this rank's; targets [...], the same on all ranks. `vocab_size` is
-    the true width, needed on several ranks: columns beyond it are padding and count for nothing.
+    logits [..., padded_v/n], this rank's, equally wide on all ranks; targets [...], the same on all
+    ranks. `vocab_size` is the true width, needed on several ranks: columns beyond it are padding
+    and count for nothing.
     Computed in float32, or float64 for float64 logits, which are left as they are. `reduction` and
     `divisor` as in step 1's `reduce_losses`; no valid token gives zero, with zero gradients.
     `label_smoothing` spreads that part of the target over the whole true vocabulary; `z_loss` adds
@@ -61,7 +62,7 @@ def vocab_parallel_cross_entropy(
     terms = Terms(words, group, check_smoothing(label_smoothing), z_loss)
     losses = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits.reshape(-1, logits.size(-1)),
-        targets.masked_fill(~valid, 0).long().reshape(-1),
+        targets.long().masked_fill(~valid, 0).reshape(-1),
         terms,
     )
     losses = losses.view_as(targets).masked_fill(~valid, 0.0)
@@ -167,14 +168,19 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        exponentials = torch.empty_like(logits, dtype=wide, memory_format=torch.contiguous_format)
-        rows = logits.size(0)
+        rows, keep = logits.size(0), ctx.needs_input_grad[0]
         step = max(1, BLOCK_NUMBERS // logits.size(1)) if logits.device.type == "cpu" else rows
+        # Without a backward, one block's buffer does for all.
+        shape = (rows if keep else min(step, rows), logits.size(1))
+        exponentials = torch.empty(shape, dtype=wide, device=logits.device)
         own = []
         for start in range(0, max(rows, 1), max(step, 1)):
-            block = exponentials[start : start + step].copy_(logits[start : start + step])
-            own.append(rank_statistics(block, targets[start : start + step], terms))
+            part = logits[start : start + step]
+            block = exponentials[start : start + step] if keep else exponentials[: len(part)]
+            own.append(rank_statistics(block.copy_(part), targets[start : start + step], terms))
         known = combine(torch.cat(own, 1), targets, terms)
+        if not keep:
+            return token_losses(known, terms)
         ctx.save_for_backward(exponentials, targets, known.largest, known.sums, known.weight)
         ctx.terms, ctx.dtype = terms, logits.dtype
         return token_losses(known, terms)

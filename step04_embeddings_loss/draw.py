@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from step01_single_gpu.generate import gumbel_noise
+from step01_single_gpu.generate import gumbel_noise, perturbed
 from step02_mlp_parallel.wire import Group, all_gather, all_reduce_, group_size
 
 from .vocab import Words
@@ -30,7 +30,8 @@ def draw_parallel(
     scores = values
     if temperature > 0:
         noise = gumbel_noise(values, words.vocab_size, generator)
-        scores = values + temperature * noise[:, words.first : words.first + words.count]
+        own_noise = noise[:, words.first : words.first + words.count]
+        scores = perturbed(values, temperature, own_noise)
     if top_k is not None and top_k < words.vocab_size:
         least = _kth_largest(values, top_k, logits.size(-1), group)
         scores = scores.masked_fill(values < least, -torch.inf)
@@ -41,12 +42,14 @@ def draw_parallel(
     return offers[:, 1].gather(0, winner).long().T
 
 
-def agreed_generator(generator: torch.Generator | None, group: Group) -> torch.Generator | None:
+def agreed_generator(
+    generator: torch.Generator | None, group: Group, device: torch.device
+) -> torch.Generator | None:
     """The caller's generator; without one, on several ranks, one that they all have: their global
     generators may stand anywhere, and each would draw another token."""
     if generator is not None or group_size(group) == 1:
         return generator
-    seed = torch.randint(2**62, (1,))
+    seed = torch.randint(2**62, (1,), device=device)  # where the group can send it from
     all_reduce_(seed, group, "max")
     return torch.Generator().manual_seed(int(seed))
 

@@ -15,9 +15,11 @@ from torch import Tensor
 from step01_single_gpu.fused_loss import (
     Chunks,
     Gradients,
+    check_widths,
     gemm_dtype,
     refuse_second_derivative,
     scaled,
+    wants_gradient,
 )
 from step01_single_gpu.loss import check_shapes, reduce_losses, valid_targets
 from step02_mlp_parallel.operators import f
@@ -53,13 +55,15 @@ def vocab_parallel_linear_cross_entropy(
 
     hidden [..., h] and targets [...], the same on all ranks; weight [padded_v/n, h], this rank's
     rows: of an embedding, or whatever is to be told apart (the batch's other half in a contrastive
-    loss). Other arguments and errors as there; under autocast the GEMMs run in its dtype.
+    loss). All ranks have equally many, so pad the last ones (with finite numbers). Other arguments
+    and errors as there; under autocast the GEMMs run in its dtype.
     Wire: forward two all-reduces a chunk, 3 numbers a token in all (4 with smoothing); backward
     one of hidden's gradient, since f stands in front of the chunks and not in each.
     "mean" and "sum" take the gradients during forward, "none" makes the logits again in backward,
     without a word to the other ranks. Under `no_grad` neither happens.
     """
     check_shapes(hidden, targets)
+    check_widths(hidden, weight)
     words = words_of(weight.size(0), vocab_size, group, allow_empty_ranks)
     valid = valid_targets(targets, words.vocab_size, ignore_index)
     reduce_losses(hidden.new_zeros(()), valid.new_zeros(()), reduction, divisor)  # checks them
@@ -67,12 +71,12 @@ def vocab_parallel_linear_cross_entropy(
     arguments = (
         f(hidden, group).reshape(-1, hidden.size(-1)),
         weight,
-        targets.masked_fill(~valid, 0).long().reshape(-1),
+        targets.long().masked_fill(~valid, 0).reshape(-1),
         valid.reshape(-1),
         terms,
         gemm_dtype(hidden),
     )
-    if reduction == "none" or not torch.is_grad_enabled():
+    if reduction == "none" or not wants_gradient(hidden, weight):
         losses = _TokenLosses.apply(*arguments)  # type: ignore[no-untyped-call]
         return reduce_losses(losses.view_as(targets), valid, reduction, divisor)
     total = _SumOfLosses.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -104,12 +108,13 @@ class _SumOfLosses(torch.autograd.Function):
             d_logits = logits_gradient_(logits, targets[rows], known, scale, terms)
             grads.add(rows, x, chunks.weight, d_logits)
         ctx.save_for_backward(grads.hidden, grads.weight)
+        ctx.dtypes = hidden.dtype, weight.dtype
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative("vocab_parallel_linear_cross_entropy")
-        return *scaled(ctx.saved_tensors, grad), None, None, None, None
+        return *scaled(ctx.saved_tensors, grad, ctx.dtypes), None, None, None, None
 
 
 class _TokenLosses(torch.autograd.Function):
@@ -147,7 +152,8 @@ class _TokenLosses(torch.autograd.Function):
             known = Combined(largest, sums, sums, None, torch.ones_like(sums))
             d_logits = logits_gradient_(exponentials, targets[rows], known, scale[rows], ctx.terms)
             grads.add(rows, x, chunks.weight, d_logits)
-        return grads.hidden, grads.weight, None, None, None, None
+        d_weight = None if grads.weight is None else grads.weight.to(weight.dtype)
+        return grads.hidden, d_weight, None, None, None, None
 
 
 def _exponentials_(logits: Tensor, largest: Tensor, terms: Terms) -> Tensor:

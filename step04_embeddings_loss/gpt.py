@@ -123,7 +123,7 @@ class ParallelGPT(ParallelModule):
         1's GPT writes with the same generator. For each token a rank sends its `top_k` best logits
         and one candidate, not its vocabulary. Without a generator the ranks agree on one."""
         words, group = self.tokens.words, self.group
-        generator = agreed_generator(generator, group)
+        generator = agreed_generator(generator, group, tokens.device)
         with in_eval_mode(self), torch.no_grad():
             return generate(
                 lambda context: self.output(self.hidden(context)[:, -1]),

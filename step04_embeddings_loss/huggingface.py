@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping
 from einops import rearrange
 from torch import Tensor
 
-from step01_single_gpu.config import GPTConfig
-
 _OUTSIDE = {"tokens": "wte", "positions": "wpe", "ln": "ln_f"}
 _IN_A_BLOCK = {
     "ln1": "ln_1",
@@ -89,14 +87,6 @@ def to_huggingface_gpt2(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         theirs[_PREFIX + other] = tensor.clone().contiguous()
     theirs[_HEAD] = theirs[_PREFIX + "wte.weight"].clone()
     return theirs
-
-
-def gpt2_config(state_dict: Mapping[str, Tensor], num_heads: int, **others: float) -> GPTConfig:
-    """The sizes of our whole state; how many heads there are can't be seen in it."""
-    vocab_size, hidden_size = state_dict["tokens.weight"].shape
-    layers = sum(name.endswith("ln1.weight") for name in state_dict)
-    seq_length = state_dict["positions.weight"].size(0)
-    return GPTConfig(vocab_size, seq_length, hidden_size, layers, num_heads, **others)  # type: ignore[arg-type]
 
 
 def _names(layers: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from step01_single_gpu.vocabulary import gpt2_bpe
 from step02_mlp_parallel import load_full_state_dict, run_ranks
 
 from .gpt import ParallelGPT
-from .weights_file import read_gpt2
+from .weights_file import read_config, read_gpt2
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Options:
 
 
 def main(options: Options) -> None:
-    config, _ = read_gpt2(options.weights)  # what is wrong with the files is said once, not by all
+    config = read_config(options.weights)
     tokenizer = gpt2_bpe(options.root)
     ids = tokenizer.encode(options.prompt).ids
     if not ids:
         raise ValueError("the prompt is empty; give at least one character")
-    if config.num_heads % options.tp:
+    if options.tp < 1 or config.num_heads % options.tp:
         raise ValueError(f"tp {options.tp} doesn't divide the model's {config.num_heads} heads")
     written = run_ranks(continued, options.tp, options, ids, timeout=3600.0)
     print(tokenizer.decode(written[0]))
@@ -51,6 +51,7 @@ def continued(options: Options, prompt: list[int]) -> list[int]:
     config, state = read_gpt2(options.weights)
     model = ParallelGPT(config, group=dist.group.WORLD)
     load_full_state_dict(model, state)
+    del state  # the whole model, which this rank has its part of now
     generator = torch.Generator().manual_seed(options.seed)
     tokens = model.generate(
         torch.tensor([prompt]),

@@ -169,6 +169,9 @@ def test_generate_refuses_what_cannot_be_drawn(tiny: GPTConfig) -> None:
         model.generate(prompt[:, :0], 1)
     with pytest.raises(ValueError, match=r"temperature is -0\.5"):
         model.generate(prompt, 1, temperature=-0.5)
+    for never in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="and finite"):
+            model.generate(prompt, 1, temperature=never)
     with pytest.raises(ValueError, match="top_k is 0"):
         model.generate(prompt, 1, top_k=0)
     with pytest.raises(ValueError, match="max_new_tokens is -1"):

@@ -229,6 +229,16 @@ def test_one_buffer_is_kept_and_becomes_the_gradient() -> None:
     assert gradient.data_ptr() == address
 
 
+def test_without_a_backward_one_block_does_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", 64)
+    logits, sizes = torch.randn(40, 32), []
+    original = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: (sizes.append(a[0]), original(*a, **k))[1])
+    loss = vocab_parallel_cross_entropy(logits, torch.arange(40) % 32)
+    assert_close(loss, F.cross_entropy(logits, torch.arange(40) % 32), 1e-6)
+    assert sizes == [(2, 32)]
+
+
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     c = case(13, 4, reduction="none")
     results = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from step01_single_gpu import fused_loss as step1_fused
+from step01_single_gpu import linear_cross_entropy
 from step02_mlp_parallel import run_ranks
 from step04_embeddings_loss import vocab_parallel_linear_cross_entropy as fused
 from tests.compare import assert_close
@@ -106,6 +108,50 @@ def test_fused_in_half_precision(dtype: torch.dtype, autocast: bool) -> None:
         assert reference.grad is not None
         assert got.grad.dtype == got.dtype
         assert_close(got.grad.float() / 1024, reference.grad, 16 * eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_many_chunks_round_no_more_than_one(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weight's gradient is added up in float32: 64 chunks, one rounding."""
+    monkeypatch.setattr(step1_fused, "CHUNK_NUMBERS", 16 * 50)
+    hidden, weight = torch.randn(1024, 8).to(dtype), torch.randn(50, 8).to(dtype)
+    targets = torch.arange(1024) % 50
+    wide = [t.float().requires_grad_() for t in (hidden, weight)]
+    F.cross_entropy(wide[0] @ wide[1].T, targets).backward()
+    for function in (fused, linear_cross_entropy):
+        own = [t.clone().requires_grad_() for t in (hidden, weight)]
+        function(own[0], own[1], targets).backward()
+        for got, reference in zip(own, wide, strict=True):
+            assert got.grad is not None
+            assert reference.grad is not None
+            assert got.grad.dtype == dtype
+            assert_close(got.grad.float(), reference.grad, 2 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_float16_does_not_overflow_in_the_sum_over_tokens(autocast: bool) -> None:
+    """8,192 tokens of one word: before the mean the sum is 81,920; float16 ends at 65,504."""
+    hidden, weight = torch.full((8192, 4), 10.0), torch.zeros(256, 4)
+    targets = torch.zeros(8192, dtype=torch.long)
+    own = [t if autocast else t.half() for t in (hidden, weight)]
+    for function in (fused, linear_cross_entropy):
+        x, w = (t.clone().requires_grad_() for t in own)
+        with torch.autocast("cpu", torch.float16, enabled=autocast):
+            loss = function(x, w, targets)
+        (loss * 4.0).backward()
+        assert w.grad is not None
+        assert w.grad[0, 0].item() == pytest.approx(-4 * 10 * 255 / 256, rel=1e-3)
+
+
+def test_bad_widths_and_narrow_targets() -> None:
+    for function in (fused, linear_cross_entropy):
+        with pytest.raises(ValueError, match="hidden states are 5 wide and the weight is"):
+            function(torch.zeros(3, 5), torch.zeros(7, 4), torch.zeros(3, dtype=torch.long))
+        for dtype in (torch.uint8, torch.uint16, torch.int16, torch.uint32):
+            loss = function(torch.zeros(3, 4), torch.zeros(7, 4), torch.tensor([1, 2, 3]).to(dtype))
+            assert loss.item() == pytest.approx(math.log(7))
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from step01_single_gpu import GPT, GPTConfig
 from step02_mlp_parallel import run_ranks
-from step04_embeddings_loss import from_huggingface_gpt2, to_huggingface_gpt2
+from step04_embeddings_loss import ParallelGPT, from_huggingface_gpt2, to_huggingface_gpt2
 from step04_embeddings_loss.weights_file import read_gpt2, write_gpt2
 from step04_embeddings_loss.write import Options, main
 from tests.compare import assert_close
@@ -135,7 +136,11 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     weights.write_bytes(whole)
     for change, message in (
         ({"model_type": "bert"}, "is of a 'bert' model, not of a GPT-2"),
-        ({"activation_function": "relu"}, "activation_function is 'relu'"),
+        ({"activation_function": "relu"}, "activation_function is 'relu'; this model has gelu_new"),
+        ({"scale_attn_weights": False}, "scale_attn_weights is False; this model has True"),
+        ({"n_layer": 4}, r"blocks.3.attention.out.bias is missing"),
+        ({"vocab_size": 40}, r"tokens.weight is \[41, 24\] and should be \[40, 24\]"),
+        ({"attn_pdrop": 0.5}, "resid_pdrop are"),
         ({"n_inner": 7}, "n_inner is 7"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"n_head": 7}, "num_heads 7 does not divide hidden_size 24"),
@@ -143,9 +148,31 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         settings.write_text(json.dumps(json.loads(text) | change))
         with pytest.raises(ValueError, match=message):
             read_gpt2(tmp_path)
+    without = {k: v for k, v in json.loads(text).items() if k != "n_head"}
+    settings.write_text(json.dumps(without))
+    with pytest.raises(ValueError, match="doesn't say n_head"):
+        read_gpt2(tmp_path)
+    settings.write_text("[]")
+    with pytest.raises(ValueError, match="is of a None model, not of a GPT-2"):
+        read_gpt2(tmp_path)
     settings.write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
         read_gpt2(tmp_path)
+
+
+def test_padding_and_parts_are_not_taken_for_a_whole_model(tmp_path: Path) -> None:
+    """A rank's own state has padded rows, and parts of matrices, under the right names."""
+    padded = ParallelGPT(CONFIG).state_dict()
+    with pytest.raises(ValueError, match=r"tokens.weight is \[128, 24\] and should be \[41, 24\]"):
+        write_gpt2(tmp_path, CONFIG, padded)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_model_that_is_written_opens_again(tmp_path: Path) -> None:
+    for gelu in ("erf", "tanh"):
+        config = dataclasses.replace(CONFIG, gelu=gelu, norm_eps=1e-12, dropout=0.3)
+        write_gpt2(tmp_path, config, GPT(config).state_dict())
+        assert read_gpt2(tmp_path)[0] == config
 
 
 def test_a_failed_write_leaves_what_was_there(
@@ -183,7 +210,8 @@ def test_a_parallel_gpt2_writes_what_one_process_writes(
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
     assert texts[0].startswith("Ab")
-    with pytest.raises(ValueError, match="tp 3 doesn't divide the model's 4 heads"):
-        main(Options(weights=tmp_path, tp=3))
+    for tp in (3, 0):
+        with pytest.raises(ValueError, match=f"tp {tp} doesn't divide the model's 4 heads"):
+            main(Options(weights=tmp_path, tp=tp))
     with pytest.raises(ValueError, match="prompt is empty"):
         main(Options(weights=tmp_path, prompt=""))
