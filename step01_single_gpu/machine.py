@@ -32,7 +32,9 @@ def keep_freed_memory() -> bool:
 def gemm_peak(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations a second of a square GEMM here, best of a few; about 0.3 s."""
     n = 1024 if device.type == "cpu" else 8192
-    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    # A generator of its own: a resumed run's random numbers must not depend on a measurement.
+    own = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(n, n, device=device, generator=own).to(dtype) for _ in range(2))
     best, deadline = float("inf"), time.perf_counter() + 0.3
     while time.perf_counter() < deadline:
         _wait(device)

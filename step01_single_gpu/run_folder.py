@@ -57,7 +57,8 @@ def write_options(run: Path, options: Any) -> None:
 
 
 def resumed_options(given: Any, may_change: Collection[str] = ("steps",)) -> Any:
-    """The options of the run that `given.resume` names, with those given that may change.
+    """The options of the run that `given.resume` names, with those given that may change. (One
+    given as its default can't be told from one left out, and stays the run's.)
 
     Raises ValueError if the folder has no config.json, or if another option was given that the run
     does not have: changing it in mid-run would train another model than either.
@@ -86,7 +87,8 @@ def resumed_options(given: Any, may_change: Collection[str] = ("steps",)) -> Any
                     f"run keeps its options (only {allowed} may change): leave it out"
                 )
             changed[field.name] = value
-    kept = {k: v for k, v in saved.items() if k not in ("resume", "run")} | changed
+    # (A profile was asked of that start, not of this one.)
+    kept = {k: v for k, v in saved.items() if k not in ("resume", "run", "profile")} | changed
     return dataclasses.replace(given, **{**kept, "root": Path(kept["root"])})
 
 
@@ -98,7 +100,10 @@ class Metrics:
         path = run / "metrics.jsonl"
         self.rows: list[dict[str, Any]] = []
         for line in path.read_text().splitlines() if path.is_file() else []:
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except ValueError:  # torn by a full disk or a power cut
+                continue
             if row["step"] <= until:
                 self.rows.append(row)
         write_text(path, "".join(json.dumps(row) + "\n" for row in self.rows))

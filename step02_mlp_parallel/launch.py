@@ -186,16 +186,16 @@ def _context(*modules: str) -> Any:
     return context
 
 
-def join_torchrun(timeout: float = 600.0) -> torch.device:
+def join_torchrun(timeout: float = 600.0, *, gpu: bool = True) -> torch.device:
     """Open the process group that torchrun describes; returns this rank's device.
 
-    NCCL on this rank's GPU if the machine has GPUs, else gloo on the CPU. Raises ValueError when
-    torchrun didn't start this process, or started more ranks than there are GPUs.
+    NCCL on this rank's GPU if the machine has GPUs (and `gpu`), else gloo on the CPU. Raises
+    ValueError when torchrun didn't start this process, or started more ranks than there are GPUs.
     """
     if "LOCAL_RANK" not in os.environ:
         raise ValueError("LOCAL_RANK is not set: start with torchrun --nproc-per-node N -m MODULE")
     local, device = int(os.environ["LOCAL_RANK"]), torch.device("cpu")
-    if torch.cuda.is_available():
+    if gpu and torch.cuda.is_available():
         if local >= torch.cuda.device_count():
             raise ValueError(
                 f"local rank {local} has no GPU: there are {torch.cuda.device_count()}; start "

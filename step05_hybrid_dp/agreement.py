@@ -34,6 +34,21 @@ class Layout(Protocol):
     def dp_size(self) -> int: ...
 
 
+class Agreed(ValueError):
+    """A refusal that every rank raises alike, so that one of them may say it for all."""
+
+
+class World:
+    """All ranks as one group, before there is a grid: a Layout for `together`."""
+
+    def __init__(self) -> None:
+        self.tp_group: Group = dist.group.WORLD if dist.is_initialized() else None
+        self.dp_group: Group = None
+        self.tp_rank = dist.get_rank() if dist.is_initialized() else 0
+        self.tp_size = dist.get_world_size() if dist.is_initialized() else 1
+        self.dp_rank, self.dp_size = 0, 1
+
+
 class CheckpointError(RuntimeError):
     """Reading or writing failed on some rank: a full disk, no permission."""
 
@@ -43,7 +58,7 @@ def together(grid: Layout | None, action: Callable[[], T]) -> list[T]:
 
     Collective over the whole grid: two all-gathers of objects, first over the TP group, then over
     the DP group, so no rank comes back before all have finished. If it raised anywhere, every rank
-    raises: ValueError if all failures are ValueErrors, else CheckpointError.
+    raises: Agreed, a ValueError, if all failures are ValueErrors, else CheckpointError.
     """
     value, error = None, None
     try:
@@ -61,7 +76,7 @@ def together(grid: Layout | None, action: Callable[[], T]) -> list[T]:
         rows = row
     failures = {rank: entry[1:] for rank, entry in enumerate(rows) if entry[1] is not None}
     if failures:
-        kind = ValueError if all(refused for _, refused in failures.values()) else CheckpointError
+        kind = Agreed if all(refused for _, refused in failures.values()) else CheckpointError
         raise kind(_told(failures, len(rows))) from error
     return [entry[0] for entry in rows]
 

@@ -24,6 +24,8 @@ class Options:
 
 
 def main(options: Options) -> None:
+    if options.to == Path():
+        raise ValueError("where to? Name a folder: make export TO=folder")
     model, data = load_run(options.run)
     ours = isinstance(model, ParallelGPT)  # else step 1's
     state = gather_full_state_dict(model) if ours else model.state_dict()

@@ -7,8 +7,11 @@ gradients only.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from step02_mlp_parallel.wire import Group
 
@@ -35,11 +38,14 @@ class Grid:
     without a process group is a grid of 1 × 1, whose groups and mesh are None. The groups of one
     rank otherwise are real ones (to torch's own functions None would mean the whole world).
     Ranks inside groups differ from global ranks; torch's `src=` and `dst=` want global ones.
+    `timeout`: seconds that a rank waits in these groups' collectives; None is torch's default.
     Raises ValueError, before any group is made and on every rank alike, unless the sizes are
     positive and tp_size · dp_size is the number of ranks.
     """
 
-    def __init__(self, tp_size: int, dp_size: int, *, device_type: str) -> None:
+    def __init__(
+        self, tp_size: int, dp_size: int, *, device_type: str, timeout: float | None = None
+    ) -> None:
         world_size = dist.get_world_size() if dist.is_initialized() else 1
         check_world(world_size, tp_size, dp_size)
         self.tp_size, self.dp_size, self.device_type = tp_size, dp_size, device_type
@@ -56,6 +62,10 @@ class Grid:
             self.tp_group = self.mesh.get_group("tp")
             self.dp_group = self.mesh.get_group("dp")
             self.world_group = dist.group.WORLD
+            for group in (self.tp_group, self.dp_group):
+                if timeout is not None:  # a mesh's groups have torch's half an hour, whatever
+                    # the world's is; there is no public name to change that
+                    _set_pg_timeout(timedelta(seconds=timeout), group)
 
     def __repr__(self) -> str:
         return (

@@ -20,6 +20,7 @@ from step01_single_gpu.run_folder import Metrics
 from step02_mlp_parallel.wire import all_reduce_
 from step03_attention_parallel.rng import RNGTracker
 
+from .agreement import Agreed, together
 from .checkpoint import save_checkpoint
 from .ddp import DataParallel
 from .grid import Grid
@@ -91,18 +92,21 @@ def train_loop(training: Training, start: int, stop: StopRequest) -> int:
                 t.metrics.add(**row, skipped=not stepped, tokens_per_second=speed)
             share = f"{t.flops / seconds / peak:.0%} of peak"
             bar.update()
-            bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, {share}", refresh=False)
+            skipped = "" if stepped else ", step skipped"
+            bar.set_postfix_str(
+                f"loss {loss:.3f}, {speed:,.0f} tokens/s, {share}{skipped}", refresh=False
+            )
             last = done == options.steps
+            if done % options.compare_every == 0 or last:
+                together(t.grid, lambda: compare_replicas(t.precision.trained, t.grid))
+            stopping = asked_to_stop(stop, t.grid)
+            if done % options.checkpoint_every == 0 or last or stopping:
+                t.save(done)
             if done % options.valid_every == 0 and not last:
                 valid_loss = t.validate()
                 if t.metrics is not None:
                     t.metrics.add(step=done, valid_loss=valid_loss)
                     tqdm.write(f"step {done}: validation loss {valid_loss:.3f}")
-            if done % options.compare_every == 0 or last:
-                compare_replicas(t.precision.trained, t.grid.tp_group, t.grid.dp_group)
-            stopping = asked_to_stop(stop, t.grid)
-            if done % options.checkpoint_every == 0 or last or stopping:
-                t.save(done)
             if stopping:
                 break
     return done
@@ -152,11 +156,13 @@ def asked_to_stop(stop: StopRequest, grid: Grid) -> bool:
 def _check_finite(
     t: Training, loss: float, norm: float, stepped: bool, done: int, lr: float
 ) -> None:
-    """fp16 steps may overflow (and are skipped); anything else that isn't finite ends the run."""
-    if math.isfinite(loss) and (stepped or t.options.precision == "fp16"):
+    """fp16 steps may overflow (and are skipped, until the scale has come down to 1); anything else
+    that isn't finite ends the run."""
+    overflow = t.options.precision == "fp16" and t.precision.scale >= 1.0
+    if math.isfinite(loss) and (stepped or overflow):
         return
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
-    raise ValueError(
+    raise Agreed(
         f"{what} at step {done} (learning rate {lr:.2g}); the last good checkpoint is in "
         f"{t.run / 'checkpoints'}: try a lower --lr"
     )

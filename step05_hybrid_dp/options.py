@@ -12,7 +12,7 @@ from typing import Literal
 import step01_single_gpu.train as single
 from step01_single_gpu.config import PAPER_MODELS
 
-from .agreement import Layout, together
+from .agreement import Agreed, Layout, together
 
 Precision = Literal["auto", "fp32", "bf16", "bf16-params", "fp16"]
 # A resumed run may have these otherwise; all else would make it another run.
@@ -43,7 +43,8 @@ class Options(single.Options):
     timeout: float = 600.0
     """Seconds that a rank waits for another before it gives up."""
     profile: bool = False
-    """Write timeline.json, for Perfetto, of one step: every rank's GEMMs and all-reduces."""
+    """Write timeline.json, for Perfetto, of one step: every rank's GEMMs and all-reduces, as its
+    CPU sees them (of a GPU only when work was handed to it)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +92,7 @@ def check_sizes(options: Options, tp: int, dp: int) -> None:
 
 
 def check_same(options: Options, grid: Layout) -> None:
-    """Raise ValueError, on all ranks, that names the options in which a rank differs from rank 0.
+    """Raise Agreed, on all ranks, that names the options in which a rank differs from rank 0.
 
     Ranks with other options would run other collectives, or train another model in silence.
     """
@@ -101,7 +102,7 @@ def check_same(options: Options, grid: Layout) -> None:
         own = json.loads(row)
         differ = [f"--{k} is {first[k]} on rank 0 and {own[k]}" for k in own if own[k] != first[k]]
         if differ:
-            raise ValueError(f"rank {rank} was started with other options: {'; '.join(differ)}")
+            raise Agreed(f"rank {rank} was started with other options: {'; '.join(differ)}")
 
 
 def plain(options: Options) -> dict[str, object]:

@@ -13,35 +13,35 @@ import torch
 from torch import nn
 
 from step02_mlp_parallel.sharding import cuts
-from step02_mlp_parallel.wire import Group, all_gather, group_size
+from step02_mlp_parallel.wire import all_gather
+
+from .agreement import Layout
 
 
-def compare_replicas(module: nn.Module, tp_group: Group = None, dp_group: Group = None) -> None:
-    """Raise RuntimeError, on every rank of the group, that names parameters whose copies differ.
+def compare_replicas(module: nn.Module, grid: Layout) -> None:
+    """Raise RuntimeError that names parameters whose copies differ, on the ranks that see it.
 
-    Over `dp_group` every parameter has a copy on each rank, over `tp_group` the replicated ones.
-    Collective; on the wire: 8 bytes a parameter from each rank. Reads every weight once.
+    Over the data-parallel group every parameter has a copy on each rank, over the tensor-parallel
+    one the replicated ones. Collective; on the wire: 8 bytes a parameter from each rank, twice.
+    Run it in `together`, so that ranks of other groups end too. Reads every weight once.
     """
     table = cuts(module)
     named = dict(module.named_parameters())
-    replicated = {n: p for n, p in named.items() if table[n].shard_dim is None}
-    for kind, group, parameters in (
-        ("tensor", tp_group, replicated),
-        ("data", dp_group, named),
-    ):
-        if group_size(group) == 1 or not parameters:
-            continue
-        device = next(iter(parameters.values())).device
-        own = torch.tensor([_digest(p) for p in parameters.values()], device=device)
-        rows = all_gather(own, group)
+    digests = {name: _digest(p) for name, p in named.items()}
+    device = next(iter(named.values())).device
+    found = []
+    for kind, group in (("tensor", grid.tp_group), ("data", grid.dp_group)):
+        names = [n for n in named if kind == "data" or table[n].shard_dim is None]
+        rows = all_gather(torch.tensor([digests[n] for n in names], device=device), group)
         same = (rows == rows[0]).all(0).tolist()
-        differ = [name for name, equal in zip(parameters, same, strict=True) if not equal]
+        differ = [name for name, equal in zip(names, same, strict=True) if not equal]
         if differ:
             more = f" and {len(differ) - 4} more" if len(differ) > 4 else ""
-            raise RuntimeError(
-                f"copies differ over the {kind}-parallel group: {', '.join(differ[:4])}{more}; "
-                "do not trust checkpoints since the last comparison"
-            )
+            found.append(f"over the {kind}-parallel group: {', '.join(differ[:4])}{more}")
+    if found:  # not before both have been compared: a peer may be waiting in the second
+        raise RuntimeError(
+            f"copies differ {'; '.join(found)}. Do not trust checkpoints since the last comparison"
+        )
 
 
 def _digest(parameter: nn.Parameter) -> int:

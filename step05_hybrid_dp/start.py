@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -24,6 +25,8 @@ import torch.distributed as dist
 from step01_single_gpu.programs import pick_device
 from step02_mlp_parallel.launch import join_torchrun
 
+from .agreement import Agreed
+
 
 def join(device: str, timeout: float) -> torch.device:
     """Join the ranks that torchrun started, or go on alone; returns this rank's device."""
@@ -33,14 +36,15 @@ def join(device: str, timeout: float) -> torch.device:
     if "LOCAL_RANK" not in os.environ:
         return pick_device(device)
     watch_launcher()
-    if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    found = join_torchrun(timeout)
+    ranks, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    if device == "cuda" and gpus < ranks:
+        raise Agreed(f"{ranks} ranks on a machine of {gpus} GPUs; start at most {gpus}")
+    if device == "auto" and 0 < gpus < ranks and rank() == 0:
+        print(f"{ranks} ranks and {gpus} GPUs on this machine: training on the CPU")
+    found = join_torchrun(timeout, gpu=device != "cpu" and gpus >= ranks)
     if found.type == "cpu":  # torchrun gives each rank one thread, however many cores there are
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        torch.set_num_threads(max(1, (cores or 1) // int(os.environ["LOCAL_WORLD_SIZE"])))
-    if device not in ("auto", found.type):
-        raise ValueError("torch sees no CUDA GPU here; use --device cpu")
+        torch.set_num_threads(max(1, (cores or 1) // ranks))
     return found
 
 
@@ -64,24 +68,31 @@ def rank() -> int:
 def run_ranked(main: Callable[[Any], object], options: type) -> None:
     """Parse the command line, run `main` on every rank, and leave no rank waiting.
 
-    A ValueError is the same on all ranks (agreement.py), so rank 0 says it, once, with exit status
-    2. Any other error keeps its traceback and ends the rank at once: its peers' collectives then
-    fail within moments, where an orderly exit would wait for them.
+    A ValueError that all ranks have (a bad option, or `Agreed`) is said once, by rank 0, one that a
+    rank has alone by that rank; exit status 2. Any other error keeps its traceback and ends the
+    rank at once: its peers' collectives then fail within moments, where an orderly exit would wait.
     """
     import tyro
 
-    status = 0
+    status, parsed = 0, False
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # also into a cluster's log
     try:
-        main(tyro.cli(options, console_outputs=rank() == 0))  # one rank's help is enough
+        given: Any = tyro.cli(options, console_outputs=rank() == 0)  # one rank's help is enough
+        parsed = True
+        main(given)
     except ValueError as error:
-        if rank() == 0:
-            print(f"error: {error}", file=sys.stderr)
+        alike = isinstance(error, Agreed) or not parsed
+        if rank() == 0 or not alike:
+            who = "" if alike else f"rank {rank()}: "
+            print(f"{who}error: {error}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         status = 130
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException:
+        sys.stdout.flush()
         print(f"rank {rank()}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         os._exit(1)
     if dist.is_initialized():

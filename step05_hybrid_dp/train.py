@@ -7,6 +7,7 @@ shows, plots and writes metrics.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 from functools import partial
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import step01_single_gpu.train as single
 from step01_single_gpu.batches import global_batch
@@ -33,11 +33,12 @@ from step01_single_gpu.run_folder import (
 )
 from step01_single_gpu.sample import sample_text
 from step01_single_gpu.scoring import unigram_loss
+from step01_single_gpu.vocabulary import vocabulary_hash
 from step02_mlp_parallel.wire import all_reduce_
 from step03_attention_parallel.rng import RNGTracker
 from step04_embeddings_loss import ParallelGPT
 
-from .agreement import rank_zero, together
+from .agreement import Agreed, World, rank_zero, together
 from .batches import check_same_rows, own_rows
 from .checkpoint import load_checkpoint
 from .ddp import DataParallel
@@ -55,15 +56,10 @@ RESTART = "RESTART"  # a file in the run's folder: stopped from outside, go on
 def main(options: Options) -> Path:
     """Train, and return the run's folder."""
     keep_freed_memory()
-    if options.resume is not None:
-        options = resumed_options(options, MAY_CHANGE)
     device = join(options.device, options.timeout)
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    tp, dp = layout(options, world)
-    check_world(world, tp, dp)
-    check_sizes(options, tp, dp)
-    grid = Grid(tp, dp, device_type=device.type)
-    check_same(options, grid)
+    everyone = World()
+    options, tp, dp = agreed(options, everyone)
+    grid = Grid(tp, dp, device_type=device.type, timeout=options.timeout)
     precision = rank_zero(grid, lambda: chosen(options, device))
     options = dataclasses.replace(options, precision=precision)
     data = shared_data(options, grid)
@@ -76,7 +72,7 @@ def main(options: Options) -> Path:
     if options.profile:
         write_profile(training, start)
 
-    with StopRequest(forwarded=world > 1) as stop:
+    with StopRequest(forwarded="LOCAL_RANK" in os.environ) as stop:
         done = train_loop(training, start, stop)
     if done < options.steps:
         if training.metrics is not None:
@@ -86,6 +82,22 @@ def main(options: Options) -> Path:
         return training.run
     finish(training, data, unigram)
     return training.run
+
+
+def agreed(options: Options, everyone: World) -> tuple[Options, int, int]:
+    """The options (a resumed run's own ones) and (tp, dp), the same on all ranks and possible."""
+    if options.resume is not None:
+        given = options
+        options = together(everyone, lambda: resumed_options(given, MAY_CHANGE))[everyone.tp_rank]
+    check_same(options, everyone)
+
+    def checked() -> tuple[int, int]:
+        tp, dp = layout(options, everyone.tp_size)
+        check_world(everyone.tp_size, tp, dp)
+        check_sizes(options, tp, dp)
+        return tp, dp
+
+    return options, *together(everyone, checked)[0]
 
 
 def built(options: Options, data: Data, grid: Grid, device: torch.device) -> tuple[Training, int]:
@@ -120,18 +132,16 @@ def built(options: Options, data: Data, grid: Grid, device: torch.device) -> tup
         start, taken = found["step"], found["extra"]["taken"]
         precision.load_state_dict(found["extra"]["scaler"])
         if start >= options.steps:
-            raise ValueError(f"{options.resume} has done its {start} steps; give more with --steps")
+            raise Agreed(f"{options.resume} has done its {start} steps; give more with --steps")
     own_batch = partial(batch_rows, data, options, config.seq_length, grid)
     together(grid, lambda: own_batch(start))  # bad sizes leave no folder behind
+    together(grid, lambda: windows(data, config.seq_length))
     check_same_rows(own_batch(start), grid.tp_group)
     run = options.resume or rank_zero(grid, lambda: new_run(options.run, options.model))
-    metrics = None
-    if grid.rank == 0:
-        (run / RESTART).unlink(missing_ok=True)
-        write_options(run, options)
-        metrics = Metrics(run, until=start)
+    own: list[Metrics] = []
+    rank_zero(grid, lambda: own.append(Metrics(run, until=start)))
     tokens = options.batch_size * config.seq_length
-    return Training(
+    training = Training(
         model=model,
         engine=DataParallel(model, grid.dp_group, forward_context=precision.forward_context),
         precision=precision,
@@ -144,9 +154,14 @@ def built(options: Options, data: Data, grid: Grid, device: torch.device) -> tup
         tokens=tokens,
         flops=training_flops(config, tokens, recompute=options.recompute),
         run=run,
-        metrics=metrics,
+        metrics=own[0] if own else None,
         taken=taken,
-    ), start
+    )
+    if options.resume is None:
+        training.save(0)  # whenever it is killed, there is something to go on from
+    rank_zero(grid, lambda: write_options(run, options))
+    rank_zero(grid, lambda: (run / RESTART).unlink(missing_ok=True))
+    return training, start
 
 
 def finish(training: Training, data: Data, unigram: float) -> None:
@@ -185,9 +200,7 @@ def batch_rows(data: Data, options: Options, seq_length: int, grid: Grid, step: 
 def quick_loss(model: Any, data: Data, grid: Grid, precision: MixedPrecision) -> float:
     """Mean loss over windows of the validation text, always the same; each DP rank has some."""
     width = model.config.seq_length
-    count = min(WINDOWS, (len(data.valid.ids) - 1) // width)
-    if count < 1:
-        raise ValueError(f"the validation text is shorter than a window of {width} tokens")
+    count = windows(data, width)
     inputs, targets = global_batch(data.valid.ids, 0, batch_size=count, seq_length=width, seed=0)
     device = next(model.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -201,6 +214,17 @@ def quick_loss(model: Any, data: Data, grid: Grid, precision: MixedPrecision) ->
     return float(total.item() / (count * width))
 
 
+def windows(data: Data, width: int) -> int:
+    """How many windows of the validation text are scored; ValueError if there isn't one."""
+    count = min(WINDOWS, (len(data.valid.ids) - 1) // width)
+    if count < 1:
+        raise ValueError(
+            f"the validation text has {len(data.valid.ids)} tokens, and a window of seq_length "
+            f"{width} needs {width + 1}: use more text or a smaller --seq-length"
+        )
+    return count
+
+
 def shared_data(options: Options, grid: Grid) -> Data:
     """The corpus: made by rank 0, then by one rank of each server without it, then opened."""
 
@@ -211,18 +235,20 @@ def shared_data(options: Options, grid: Grid) -> Data:
         together(grid, partial(made, turn))
     opened: list[Data] = []
 
-    def open_it() -> tuple[int, int, int]:
+    def open_it() -> tuple[int, int, str, str]:
         data = open_data(prepare(options.corpus, options.tokenizer, options.root))
         opened.append(data)
-        return len(data.train.ids), len(data.valid.ids), data.train.vocab_size
+        source = json.loads((data.folder / "source.json").read_text())
+        sizes = len(data.train.ids), len(data.valid.ids)
+        return *sizes, source["sha256"], vocabulary_hash(data.tokenizer)
 
-    sizes = together(grid, open_it)
-    if len(set(sizes)) > 1:
-        other = next(rank for rank, size in enumerate(sizes) if size != sizes[0])
-        raise ValueError(
-            f"rank {other} has other data than rank 0: (training tokens, validation tokens, "
-            f"vocabulary) are {sizes[other]} and {sizes[0]}"
-        )
+    kinds = together(grid, open_it)
+    for rank, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise Agreed(
+                f"rank {rank} has other data than rank 0: (training tokens, validation tokens, "
+                f"hash of the text, hash of the vocabulary) are {kind} and {kinds[0]}"
+            )
     return opened[0]
 
 

@@ -74,7 +74,10 @@ def test_a_run_leaves_all_its_files_and_opens_in_one_process(folder: Path) -> No
     assert names == {
         "checkpoints", "config.json", "metrics.jsonl", "loss.png", "sample.txt", "timeline.json",
     }  # fmt: skip
-    assert {event["pid"] for event in json.loads((run / "timeline.json").read_text())} >= {0, 1}
+    assert {e["pid"] for e in json.loads((run / "timeline.json").read_text())["traceEvents"]} >= {
+        0,
+        1,
+    }
     assert [row[0] for row in rows(run, "step", "loss")] == list(range(1, 21))
     valid, unigram = rows(run, "valid_loss", "unigram_loss")[-1]
     assert valid < unigram - 0.3, "it doesn't learn"
@@ -155,12 +158,14 @@ def test_bad_input_is_named_on_all_ranks_and_leaves_nothing(folder: Path) -> Non
 
 def test_a_rank_with_other_options_is_found_at_the_start(folder: Path) -> None:
     given = options(folder, tp=2)
-    changed = dataclasses.replace(given, lr=0.5, seed=7)
-    for said in run_ranks(train_ranks.other_options_on_rank_1, 2, given, changed):
-        assert said == (
-            "rank 1 was started with other options: --lr is 0.01 on rank 0 and 0.5; "
-            "--seed is 1234 on rank 0 and 7"
-        )
+    for others, wanted in (
+        ({"lr": 0.5, "seed": 7}, "--lr is 0.01 on rank 0 and 0.5; --seed is 1234 on rank 0 and 7"),
+        ({"tp": 1, "dp": 2}, "--dp is None on rank 0 and 2; --tp is 2 on rank 0 and 1"),
+        ({"batch_size": 7}, "--batch_size is 8 on rank 0 and 7"),
+    ):
+        changed = dataclasses.replace(given, **others)
+        for said in run_ranks(train_ranks.other_options_on_rank_1, 2, given, changed):
+            assert said == f"rank 1 was started with other options: {wanted}"
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_checkpoint(folder: Path) -> None:
@@ -169,6 +174,43 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_checkpoint(folder:
     for said in run_ranks(train_ranks.failing, 2, {"lr": case}):
         assert "at step" in said["lr"]
         assert f"the last good checkpoint is in {run / 'checkpoints'}" in said["lr"]
+
+
+def test_a_run_that_was_killed_at_once_or_left_a_torn_line_can_be_resumed(folder: Path) -> None:
+    straight, run = folder / "whole", folder / "torn"
+    given = options(folder, tp=2, steps=4)
+    run_ranks(train_ranks.run, 2, dataclasses.replace(given, run=straight))
+    case = dataclasses.replace(given, run=run)
+    assert "killed" in run_ranks(train_ranks.dying, 2, case)[0]
+    assert [path.name for path in (run / "checkpoints").glob("step-*")] == ["step-00000000"]
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 1, "lo')
+    run_ranks(train_ranks.run, 2, train.Options(resume=run))
+    assert rows(run, "step", "loss") == rows(straight, "step", "loss")
+    first, second = train_ranks.weights(straight), train_ranks.weights(run)
+    assert all(torch.equal(second[name], first[name]) for name in first)
+
+
+def test_a_short_validation_text_is_found_before_anything_is_trained(folder: Path) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    case = options(folder, tp=2, seq_length=200)
+    for said in run_ranks(train_ranks.failing, 2, {"valid": case}):
+        assert "the validation text has" in said["valid"]
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_the_timeout_reaches_every_group(folder: Path) -> None:
+    for found in run_ranks(train_ranks.timeouts, 4, 7.0):
+        assert found == {"tp": [7.0], "dp": [7.0]}
+
+
+def test_profiling_changes_nothing(folder: Path) -> None:
+    """At dp = 2, where DDP has buckets and accumulation."""
+    plain, profiled = folder / "plain", folder / "profiled"
+    given = options(folder, dp=2, tp=1, micro_batch_size=2, steps=3)
+    run_ranks(train_ranks.run, 2, dataclasses.replace(given, run=plain))
+    run_ranks(train_ranks.run, 2, dataclasses.replace(given, run=profiled, profile=True))
+    assert rows(plain, "step", "loss", "grad_norm") == rows(profiled, "step", "loss", "grad_norm")
 
 
 def test_a_drifting_replica_is_found(folder: Path) -> None:

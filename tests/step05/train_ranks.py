@@ -131,19 +131,49 @@ def drifted() -> list[str]:
     import torch.distributed as dist
 
     from step04_embeddings_loss import ParallelGPT
+    from step05_hybrid_dp.grid import Grid
     from step05_hybrid_dp.replicas import compare_replicas
 
     config = GPTConfig(7, 8, hidden_size=16, num_layers=1, num_heads=4)
     world, said = dist.group.WORLD, []
-    for tp, dp in ((world, None), (None, world)):
+    for tp in (world, None):
         model = ParallelGPT(config, group=tp, vocab_multiple=1)
-        compare_replicas(model, tp, dp)
+        grid = Grid(*((2, 1) if tp is not None else (1, 2)), device_type="cpu")
+        compare_replicas(model, grid)
         for parameter in (model.ln.weight, model.blocks[0].mlp.down.bias, model.tokens.weight):
             if dist.get_rank() == 1:
                 parameter.data.view(-1)[0] += 1e-7
         try:
-            compare_replicas(model, tp, dp)
+            compare_replicas(model, grid)
             said.append("no error")
         except RuntimeError as error:
             said.append(str(error))
     return said
+
+
+def dying(given: Options) -> str:
+    """A run whose first step fails on all ranks, as if killed before any was done."""
+
+    def killed(training: Any, step: int) -> Any:
+        raise RuntimeError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", killed)
+        try:
+            run(given)
+        except RuntimeError as error:
+            return str(error)
+    return "no error"
+
+
+def timeouts(seconds: float) -> dict[str, list[float]]:
+    """Of every backend of a 2 x 2 grid's groups."""
+    from step05_hybrid_dp.grid import Grid
+
+    grid = Grid(2, 2, device_type="cpu", timeout=seconds)
+    found = {}
+    for name, group in (("tp", grid.tp_group), ("dp", grid.dp_group)):
+        assert group is not None
+        backend = group._get_backend(torch.device("cpu"))
+        found[name] = [backend.options._timeout.total_seconds()]
+    return found
