@@ -22,7 +22,7 @@ PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
 .PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
-	bench-setup bench-parallel bench-loss bench-train clean FORCE
+	bench-setup bench-parallel bench-loss bench-train bench-plan clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
@@ -105,6 +105,9 @@ bench-loss: bench-setup  ## the vocabulary-parallel loss against other implement
 
 bench-train: .venv/ready  ## weak scaling of the whole training step, TP = 2 and DP = 2
 	@$(PY) -m benchmarks.training $(ARGS)
+
+bench-plan: .venv/ready  ## the planner against memory and time of real steps on this machine
+	@$(PY) -m benchmarks.plan $(ARGS)
 
 clean:  ## remove .venv, data and caches; runs stay
 	rm -rf .venv data .pytest_cache .mypy_cache .ruff_cache .hypothesis
