@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from step01_single_gpu.config import PAPER_MODELS
+from step01_single_gpu.data import open_data, prepare
 from step01_single_gpu.run_folder import newest_run
 from step02_mlp_parallel import run_ranks
 from step05_hybrid_dp import train
@@ -75,8 +76,8 @@ def test_a_run_leaves_all_its_files_and_opens_in_one_process(folder: Path) -> No
         "checkpoints", "config.json", "metrics.jsonl", "loss.png", "sample.txt", "timeline.json",
     }  # fmt: skip
     assert {e["pid"] for e in json.loads((run / "timeline.json").read_text())["traceEvents"]} >= {
-        0,
-        1,
+        "rank 0",
+        "rank 1",
     }
     assert [row[0] for row in rows(run, "step", "loss")] == list(range(1, 21))
     valid, unigram = rows(run, "valid_loss", "unigram_loss")[-1]
@@ -193,7 +194,10 @@ def test_a_run_that_was_killed_at_once_or_left_a_torn_line_can_be_resumed(folder
 
 def test_a_short_validation_text_is_found_before_anything_is_trained(folder: Path) -> None:
     before = sorted(path.name for path in folder.iterdir())
-    case = options(folder, tp=2, seq_length=200)
+    given = options(folder, tp=2)
+    data = open_data(prepare(given.corpus, given.tokenizer, given.root))
+    assert len(data.valid.ids) + 1 < len(data.train.ids)
+    case = dataclasses.replace(given, seq_length=len(data.valid.ids))
     for said in run_ranks(train_ranks.failing, 2, {"valid": case}):
         assert "the validation text has" in said["valid"]
     assert sorted(path.name for path in folder.iterdir()) == before
