@@ -1,0 +1,119 @@
+"""Ranks imagined in one process: what every rank would hold if the code were this or that.
+
+A list has a tensor for each rank. `lanes` moves numbers between them by a rule for forward and a
+rule for backward, so that autograd over all lists gives each rank's gradients. The checker computes
+with it what a *wrong* answer would show, without starting a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Ranks = list[Tensor]
+
+# Rules that need nothing from other ranks.
+SILENT = ("own", "none", "n own", "own/n")
+
+
+@dataclass
+class Tape:
+    """How many numbers a rank sends in each phase."""
+
+    numel: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
+
+    def add(self, phase: str, rule: str, x: Tensor) -> None:
+        if rule not in SILENT:
+            self.numel[phase] += x.numel() * (2 if rule == "twice" else 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which ranks form groups. `talks` False: groups of one, nothing needs to be sent."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def world(self) -> int:
+        return sum(len(group) for group in self.groups)
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        return next(group for group in self.groups if rank in group)
+
+
+def follow(rule: str, xs: Sequence[Tensor], layout: Layout) -> Ranks:
+    """What each rank has after the rule: "sum" over its group, "own" as it was, and so on."""
+    out = []
+    for rank, x in enumerate(xs):
+        group = layout.group(rank)
+        n, mine = len(group), [xs[r] for r in group]
+        total = torch.stack(mine).sum(0)
+        made = {
+            "own": lambda x=x: x,
+            "none": lambda x=x: torch.zeros_like(x),
+            "n own": lambda x=x, n=n: n * x,
+            "own/n": lambda x=x, n=n: x / n,
+            "sum": lambda total=total: total,
+            "mean": lambda total=total, n=n: total / n,
+            "twice": lambda total=total, n=n: total * n,
+            "max": lambda mine=mine: torch.stack(mine).amax(0),
+            "product": lambda mine=mine: torch.stack(mine).prod(0),
+            "first": lambda mine=mine: mine[0],
+            "world": lambda: torch.stack(list(xs)).sum(0),
+        }[rule]()
+        out.append(made.clone())
+    return out
+
+
+class _Lanes(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tape: Tape, layout: Layout, rule: str, back: str, *xs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.tape, ctx.layout, ctx.back = tape, layout, back
+        tape.add("forward", rule, xs[0])
+        return tuple(follow(rule, xs, layout))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        ctx.tape.add("backward", ctx.back, grads[0])
+        return (None, None, None, None, *follow(ctx.back, grads, ctx.layout))
+
+
+def lanes(xs: Ranks, layout: Layout, rule: str, back: str, tape: Tape) -> Ranks:
+    """`rule` forward, `back` backward. f is ("own", "sum"), g is ("sum", "own")."""
+    return list(_Lanes.apply(tape, layout, rule, back, *xs))  # type: ignore[no-untyped-call]
+
+
+def gathered(xs: Ranks, layout: Layout, dim: int, back: str, tape: Tape) -> Ranks:
+    """Every rank's slices side by side along `dim`. `back`: "slice" (own slice), "sum" (own slice
+    of the sum over ranks), "cut" (no gradient)."""
+    tape.numel["forward"] += xs[0].numel()
+    out = []
+    for rank in range(layout.world):
+        group = layout.group(rank)
+        parts = []
+        for r in group:
+            keeps = back == "sum" or (back == "slice" and r == rank)
+            parts.append(xs[r] if keeps else xs[r].detach())
+        out.append(torch.cat(parts, dim))
+    if back == "sum":
+        tape.numel["backward"] += xs[0].numel() * len(layout.group(0))
+    return out
+
+
+def gradients(ys: Ranks, upstream: Ranks, leaves: dict[str, Ranks]) -> list[dict[str, Any]]:
+    """Each rank's own backward from its own upstream gradient: rank -> {name: gradient}."""
+    flat = [leaf for ranks in leaves.values() for leaf in ranks]
+    live = [(y, u) for y, u in zip(ys, upstream, strict=True) if y.requires_grad]
+    if not live:
+        return [dict.fromkeys(leaves) for _ in ys]
+    found = torch.autograd.grad([y for y, _ in live], flat, [u for _, u in live], allow_unused=True)
+    step = len(ys)
+    return [
+        {name: found[i * step + rank] for i, name in enumerate(leaves)} for rank in range(step)
+    ]
