@@ -57,7 +57,9 @@ def judge(probe: Probe, table: Table, message_of: Callable[[str], str]) -> Verdi
         return Verdict(False, differences, (message_of(odd[0]),), odd[1])
     symptom = "" if differences else chatter[0]
     keys = _explained(probe, table, message_of)
-    if not keys and differences and all(d.case.variant for d in differences):
+    if not keys and differences and all(d.case.layout == "alone" for d in differences):
+        keys = tuple(filter(None, [message_of("alone")]))
+    elif not keys and differences and all(d.case.variant for d in differences):
         keys = tuple(filter(None, [message_of(f"variant={differences[0].case.variant}")]))
     return Verdict(False, differences, keys, symptom)
 
@@ -96,7 +98,7 @@ def _fits(probe: Probe, table: Table, wrong: dict[str, str]) -> bool:
                 return False
             if any(not same(seen.values[k], v) for k, v in foreseen.values[rank].items()):
                 return False
-        if not probe.free_wire and _phases(row[0]) != _spoken(case, foreseen):
+        if not probe.free_wire and _phases(row[0]) != _spoken(foreseen):
             return False
     return True
 
@@ -105,8 +107,8 @@ def _phases(seen: Seen) -> dict[str, bool]:
     return {p: any(s.phase == p and s.numel for s in seen.sent) for p in ("forward", "backward")}
 
 
-def _spoken(case: Case, foreseen: Foreseen) -> dict[str, bool]:
-    return {p: bool(numel) and case.layout != "alone" for p, numel in foreseen.numel.items()}
+def _spoken(foreseen: Foreseen) -> dict[str, bool]:
+    return {phase: bool(numel) for phase, numel in foreseen.numel.items()}
 
 
 def same(got: Any, expected: Any) -> bool:
@@ -202,7 +204,6 @@ def _chatter(probe: Probe, table: Table, expected: list[Foreseen]) -> list[str]:
     found = []
     for case, row, wanted in zip(probe.cases, table, expected, strict=True):
         for phase, allowed in wanted.numel.items():
-            allowed = 0 if case.layout == "alone" else allowed
             for rank, seen in enumerate(row):
                 sent = sum(s.numel for s in seen.sent if s.phase == phase)
                 if sent > 2 * allowed:

@@ -73,7 +73,7 @@ class Exercise:
     @property
     def version(self) -> str:
         """Changes when the head or the docstring of a part does: what a learner was asked for."""
-        asked = "\0".join(part.head + part.docstring for part in self.parts)
+        asked = self.id + "\0".join(part.head + part.docstring for part in self.parts)
         return hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()
 
 

@@ -100,9 +100,10 @@ def _case(
         try:
             with tap:
                 seen: Seen = known.observe(made, case, group, rank, tap)
+            seen.work = tap.work
             return seen
         except BaseException as error:  # exit() too
-            return Seen(error=_trouble(error, filename, tap.phase, case), sent=tap.sent)
+            return Seen(error=_trouble(error, filename, tap.phase, case), sent=tap.sent, work=tap.work)
 
 
 def _groups(rank: int) -> dict[str, Any]:

@@ -139,9 +139,9 @@ def _known_error(said: Text, probe: Probe, reports: list[Report], first: Trouble
     texts = first.text
     failing = _failing_cases(probe, reports)
     if "with strides" in texts and "contiguous" in texts:
-        for variant in ("expanded", "strided"):
-            if f"variant={variant}" in said.messages:
-                return (f"variant={variant}",)
+        for case in failing:
+            if f"variant={case.variant}" in said.messages:
+                return (f"variant={case.variant}",)
         return ("strides",)
     if "modified by an inplace operation" in texts:
         return ("variant=saved by another",) if "variant=saved by another" in said.messages else ("saved",)

@@ -26,20 +26,25 @@ class Tape:
 
     numel: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})
 
-    def add(self, phase: str, rule: str, x: Tensor) -> None:
-        if rule not in SILENT:
+    def add(self, phase: str, rule: str, x: Tensor, layout: Layout) -> None:
+        if rule not in SILENT and (rule == "world" or not layout.alone):
             self.numel[phase] += x.numel() * (2 if rule == "twice" else 1)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which ranks form groups. `talks` False: groups of one, nothing needs to be sent."""
+    """Which ranks form groups."""
 
     groups: tuple[tuple[int, ...], ...]
 
     @property
     def world(self) -> int:
         return sum(len(group) for group in self.groups)
+
+    @property
+    def alone(self) -> bool:
+        """Groups of one: nothing needs to be sent."""
+        return len(self.groups[0]) == 1
 
     def group(self, rank: int) -> tuple[int, ...]:
         return next(group for group in self.groups if rank in group)
@@ -75,12 +80,12 @@ class _Lanes(torch.autograd.Function):
         ctx: Any, tape: Tape, layout: Layout, rule: str, back: str, *xs: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.tape, ctx.layout, ctx.back = tape, layout, back
-        tape.add("forward", rule, xs[0])
+        tape.add("forward", rule, xs[0], layout)
         return tuple(follow(rule, xs, layout))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        ctx.tape.add("backward", ctx.back, grads[0])
+        ctx.tape.add("backward", ctx.back, grads[0], ctx.layout)
         return (None, None, None, None, *follow(ctx.back, grads, ctx.layout))
 
 
@@ -92,7 +97,7 @@ def lanes(xs: Ranks, layout: Layout, rule: str, back: str, tape: Tape) -> Ranks:
 def gathered(xs: Ranks, layout: Layout, dim: int, back: str, tape: Tape) -> Ranks:
     """Every rank's slices side by side along `dim`. `back`: "slice" (own slice), "sum" (own slice
     of the sum over ranks), "cut" (no gradient)."""
-    tape.numel["forward"] += xs[0].numel()
+    tape.add("forward", "gather", xs[0], layout)
     out = []
     for rank in range(layout.world):
         group = layout.group(rank)
@@ -102,7 +107,7 @@ def gathered(xs: Ranks, layout: Layout, dim: int, back: str, tape: Tape) -> Rank
             parts.append(xs[r] if keeps else xs[r].detach())
         out.append(torch.cat(parts, dim))
     if back == "sum":
-        tape.numel["backward"] += xs[0].numel() * len(layout.group(0))
+        tape.add("backward", "scatter", out[0], layout)
     return out
 
 

@@ -7,7 +7,6 @@ watched for its `wait()`: whether the numbers are there already is a race, and p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class Wiretap(TorchDispatchMode):
         self.phase = "forward"
         self.sent: list[Sent] = []
         self.open_handles = 0
-        self.moments: list[tuple[float, str, str]] = []
+        self.work: list[Sent | tuple[str, str]] = []  # what was sent, and (phase, what was computed)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -67,7 +66,7 @@ class Wiretap(TorchDispatchMode):
             self._note(name, args)
         elif func.namespace == "aten" and name in ("mm", "addmm", "bmm", "gelu"):
             label = "GeLU" if name == "gelu" else "GEMM"
-            self.moments.append((time.perf_counter(), self.phase, label))
+            self.work.append((self.phase, label))
         return func(*args, **(kwargs or {}))
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
@@ -78,7 +77,7 @@ class Wiretap(TorchDispatchMode):
         op = _NAMES.get(name, name.strip("_").replace("_", "-"))
         shown = tuple(first.detach().double().flatten()[:8].tolist())
         self.sent.append(Sent(self.phase, op, first.numel(), shown))
-        self.moments.append((time.perf_counter(), self.phase, op))
+        self.work.append(self.sent[-1])
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -48,6 +48,7 @@ class Seen:
     values: Values = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)  # facts that are wrong whatever the numbers
     sent: list[Sent] = field(default_factory=list)
+    work: list[Any] = field(default_factory=list)  # in order: Sent, or (phase, what was computed)
     error: Any = None  # journal.Trouble
     stopped: str = ""  # why backward was not run
 
@@ -72,6 +73,7 @@ class Probe:
     observe: Callable[[list[Callable[..., Any]], Case, Any, int, Wiretap], Seen]
     foresee: Callable[[Case, Choices], Foreseen]
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scene: Callable[[Case], dict[str, list[Tensor]]] = lambda case: {}  # what ranks hold, for `play`
     free_wire: bool = False  # True: what is sent isn't judged
 
 
@@ -117,6 +119,7 @@ def watch(
     `inputs`: leaves whose gradients are wanted. They, `upstream` and `kept` must not change.
     """
     seen = Seen()
+    tap.work.clear()  # of what set the scene
     watched = {**inputs, **(kept or {})}
     before = {name: x.detach().clone() for name, x in watched.items()}
     tap.phase = "forward"

@@ -78,10 +78,16 @@ def _observe_operator(f: bool) -> Any:
     return observe
 
 
+def _scene(case: Case, f: bool) -> dict[str, list[Tensor]]:
+    x, upstream, _ = _operator(case, "own", "own", f)
+    return {"x": x, "gradient from above": upstream}
+
+
 F = Probe(
     cases=(*MAIN, EXPANDED, STRIDED, INPLACE),
     observe=_observe_operator(True),
     foresee=lambda case, c: _operator(case, c["forward"], c["backward"], True)[2],
+    scene=lambda case: _scene(case, True),
     axes={
         "forward": ("own", "sum", "mean", "world", "n own", "own/n", "none"),
         "backward": ("sum", "own", "mean", "twice", "world", "first", "none", "n own", "own/n",
@@ -92,6 +98,7 @@ G = Probe(
     cases=(*MAIN, EXPANDED, STRIDED, INPLACE, SAVED),
     observe=_observe_operator(False),
     foresee=lambda case, c: _operator(case, c["forward"], c["backward"], False)[2],
+    scene=lambda case: _scene(case, False),
     axes={
         "forward": ("sum", "own", "mean", "max", "twice", "world", "first", "n own", "own/n",
                     "product", "none"),
@@ -108,7 +115,12 @@ CUT_CASES = tuple(
         ("alone", torch.float64, 3),
     )
 )
-_SHAPES = {"dim 0": ((8, 3), 0), "dim 1": ((4, 8, 3), 1), "last dim": ((2, 8), 1), "None": ((3, 2), None)}
+_SHAPES = {
+    "cut along dim 0": ((8, 4), 0),
+    "cut along dim 1 of 3": ((4, 8, 4), 1),
+    "cut along dim 1 of 2": ((4, 8), 1),
+    "cut along None": ((4, 8), None),
+}
 
 
 def _parts(case: Case, choices: Choices) -> Foreseen:
@@ -121,15 +133,12 @@ def _parts(case: Case, choices: Choices) -> Foreseen:
         for name, (shape, dim) in _SHAPES.items():
             full = integers(case, name, *shape, same=True)[rank]
             if dim is None:
-                row[name] = full
-                if choices["replicated"] == "cut":
-                    row[name] = None
+                cut = choices["replicated"] != "copied"
+                row[name] = full.chunk(len(group), 0)[place] if cut else full
                 continue
             dim = {"asked": dim, "0": 0, "last": full.dim() - 1}[choices["dim"]]
             n = len(group)
-            if full.size(dim) % n and choices["dim"] != "asked":
-                row[name] = None
-            elif choices["kind"] == "block":
+            if choices["kind"] == "block":
                 row[name] = full.chunk(n, dim)[place]
             elif choices["kind"] == "every nth":
                 index = torch.arange(place, full.size(dim), n)
@@ -171,10 +180,11 @@ CUT = Probe(
     cases=CUT_CASES,
     observe=_observe_cut,
     foresee=_parts,
+    scene=lambda case: {n: integers(case, n, *s, same=True) for n, (s, _) in _SHAPES.items()},
     axes={
         "kind": ("block", "every nth", "whole"),
         "who": ("group", "first", "reversed", "world"),
         "dim": ("asked", "0", "last"),
-        "replicated": ("copied", "cut"),
+        "replicated": ("copied", "cut along 0"),
     },
 )

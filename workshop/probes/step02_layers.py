@@ -123,6 +123,10 @@ def _foreseen(
     return Foreseen(values, tape.numel)
 
 
+def scene(given: dict[str, Ranks], upstream: Ranks) -> dict[str, Ranks]:
+    return {**given, "gradient from above": upstream}
+
+
 def _observe_column(
     functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap
 ) -> Seen:
@@ -159,6 +163,7 @@ COLUMN = Probe(
     cases=(*MAIN, GATHER, GATHER_2, NO_BIAS),
     observe=_observe_column,
     foresee=lambda case, c: _column(case, c)[2],
+    scene=lambda case: scene(*_column(case, RIGHT_COLUMN)[:2]),
     axes={
         "front": ("f", "nothing", "g", "f twice", "f, averaged", "f over all ranks",
                   "all-reduce both ways", "f, n own", "cut off"),
@@ -172,6 +177,7 @@ ROW = Probe(
     cases=(*MAIN, NO_BIAS),
     observe=_observe_row,
     foresee=lambda case, c: _row(case, c)[2],
+    scene=lambda case: scene(*_row(case, RIGHT_ROW)[:2]),
     axes={
         "front": ("nothing", "f", "g", "cut off"),
         "sum": ("g", "nothing", "f", "all-reduce both ways", "g twice", "mean", "mean both ways",

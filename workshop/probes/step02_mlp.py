@@ -14,7 +14,7 @@ from step02_mlp_parallel import ParallelMLP
 from ..sim import Ranks, Tape, gradients
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers, leaves, watch
-from .step02_layers import crossing
+from .step02_layers import crossing, scene
 
 H, ROWS = 2, 3
 ERF = Case("pairs", torch.float64, 4, 'gelu="erf"')
@@ -89,6 +89,7 @@ MLP_FORWARD = Probe(
     cases=(*MAIN, ERF),
     observe=_observe,
     foresee=lambda case, c: _mlp(case, c)[2],
+    scene=lambda case: scene(*_mlp(case, RIGHT)[:2]),
     axes={
         "extra in front": ("nothing", "f", "g", "cut off"),
         "up": ("layer", "by hand"),
