@@ -66,7 +66,10 @@ def judge(probe: Probe, table: Table, message_of: Callable[[str], str]) -> Verdi
 
 def _explained(probe: Probe, table: Table, message_of: Callable[[str], str]) -> tuple[str, ...]:
     for choices in (_singles(probe), _pairs(probe)):
-        fitting = [wrong for wrong in choices if _fits(probe, table, wrong)]
+        by_values = [wrong for wrong in choices if _fits(probe, table, wrong)]
+        fitting = [wrong for wrong in by_values if _speaks_alike(probe, table, wrong)]
+        if by_values and not fitting:
+            return ()  # something else is sent than such an answer sends
         entries = {tuple(sorted({message_of(f"{a}={c}") for a, c in w.items()})) for w in fitting}
         if len(entries) == 1 and all(next(iter(entries))):
             return entries.pop()
@@ -98,9 +101,16 @@ def _fits(probe: Probe, table: Table, wrong: dict[str, str]) -> bool:
                 return False
             if any(not same(seen.values[k], v) for k, v in foreseen.values[rank].items()):
                 return False
-        if not probe.free_wire and _phases(row[0]) != _spoken(foreseen):
-            return False
     return True
+
+
+def _speaks_alike(probe: Probe, table: Table, wrong: dict[str, str]) -> bool:
+    """Whether something is sent in just the phases where such an answer sends."""
+    choices = {**right(probe.axes), **wrong}
+    return probe.free_wire or all(
+        _phases(row[0]) == _spoken(probe.foresee(case, choices))
+        for case, row in zip(probe.cases, table, strict=True)
+    )
 
 
 def _phases(seen: Seen) -> dict[str, bool]:
@@ -199,6 +209,12 @@ def _kinds(probe: Probe, table: Table, expected: list[Foreseen]) -> tuple[str, s
     return None
 
 
+def _cost(seen: Seen, phase: str) -> int:
+    """Numbers on the wire, where an all-reduce counts as what it is made of: two passes."""
+    mine = [s for s in seen.sent if s.phase == phase]
+    return sum(s.numel * (2 if s.op == "all-reduce" else 1) for s in mine)
+
+
 def _chatter(probe: Probe, table: Table, expected: list[Foreseen]) -> list[str]:
     """What was sent where nothing, or much less, needs to be."""
     found = []
@@ -206,7 +222,7 @@ def _chatter(probe: Probe, table: Table, expected: list[Foreseen]) -> list[str]:
         for phase, allowed in wanted.numel.items():
             for rank, seen in enumerate(row):
                 sent = sum(s.numel for s in seen.sent if s.phase == phase)
-                if sent > 2 * allowed:
+                if _cost(seen, phase) > 2 * allowed:
                     ops = ", ".join(s.op for s in seen.sent if s.phase == phase)
                     found.append(
                         f"rank {rank} sends {sent} numbers in {phase} ({ops}), where {allowed} "

@@ -69,6 +69,8 @@ def follow(rule: str, xs: Sequence[Tensor], layout: Layout) -> Ranks:
             "product": lambda mine=mine: torch.stack(mine).prod(0),
             "first": lambda mine=mine: mine[0],
             "world": lambda: torch.stack(list(xs)).sum(0),
+            # The same by whoever takes None for a world of one, but any group for the whole world.
+            "wider": lambda x=x: x if layout.alone else torch.stack(list(xs)).sum(0),
         }[rule]()
         out.append(made.clone())
     return out
@@ -95,15 +97,15 @@ def lanes(xs: Ranks, layout: Layout, rule: str, back: str, tape: Tape) -> Ranks:
 
 
 def gathered(xs: Ranks, layout: Layout, dim: int, back: str, tape: Tape) -> Ranks:
-    """Every rank's slices side by side along `dim`. `back`: "slice" (own slice), "sum" (own slice
-    of the sum over ranks), "cut" (no gradient)."""
+    """Every rank's slices side by side along `dim`. `back`: "slice" (own slice of the gradient),
+    "sum" (own slice of the ranks' sum)."""
     tape.add("forward", "gather", xs[0], layout)
     out = []
     for rank in range(layout.world):
         group = layout.group(rank)
         parts = []
         for r in group:
-            keeps = back == "sum" or (back == "slice" and r == rank)
+            keeps = back == "sum" or r == rank
             parts.append(xs[r] if keeps else xs[r].detach())
         out.append(torch.cat(parts, dim))
     if back == "sum":

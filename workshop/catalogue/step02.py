@@ -142,6 +142,12 @@ G_ANSWERS = [
     g("backward over the world", "backward=world",
       backward="t = grad.clone(memory_format=torch.contiguous_format)\ndist.all_reduce(t)\nreturn t, None"),
     g("no gradient", "backward=none", backward="return None, None"),
+    g("sum twice in backward", "backward=twice", backward=SUM.replace("return", "all_reduce_(t, ctx.group)\nreturn")),
+    g("expanded", "variant=expanded", "t = x.contiguous() if x.is_contiguous() or x.stride()[0] else x\n"
+      "t = t.clone() if t is x and x.is_contiguous() else t\nall_reduce_(t, group)\nreturn t.clone()"),
+    g("only the saved is written into", "variant=saved by another",
+      "own = x if float(x.detach().min()) > 0 and float(x.detach().max()) < 1 else x.clone()\n"
+      "own = own.contiguous()\nall_reduce_(own, group)\nreturn own.clone()"),
     g("in place", "flag=input changed", "x = x.contiguous()\nall_reduce_(x, group)\nreturn x.clone()"),
     g("transposed", "variant=strided", "t = x.clone()\nall_reduce_(t, group)\nreturn t"),
     Answer("2.2", "all_reduce returns None", ("flag=returned None",), """
@@ -187,6 +193,9 @@ CUT_ANSWERS = [
     cut("reversed", "who=reversed", CHECK + "return full.chunk(n, shard_dim)[n - 1 - group_rank(group)].contiguous().clone()"),
     cut("always dim 0", "dim=0", CHECK + "return full.chunk(n, 0)[group_rank(group)].contiguous().clone()"),
     cut("always the last dim", "dim=last", CHECK + "return full.chunk(n, -1)[group_rank(group)].contiguous().clone()"),
+    cut("by its number in the world", "who=world", CHECK + "w = full.size(shard_dim) // n\nr = 0 if group is None else dist.get_rank()\n"
+        "part = full.movedim(shard_dim, 0)[r * w : (r + 1) * w].movedim(0, shard_dim)\n"
+        "return part.clone(memory_format=torch.contiguous_format)"),
     cut("a view", "flag=shares memory", CHECK + "return full.chunk(n, shard_dim)[group_rank(group)]"),
     cut("not dense", "flag=not contiguous", CHECK + "return full.chunk(n, shard_dim)[group_rank(group)].clone().transpose(0, 1).contiguous().transpose(0, 1)"),
     cut("no complaint", "flag=no complaint", CHECK.replace("check_divides(full.size(shard_dim), group, 'size')", "")

@@ -25,6 +25,18 @@ WORLD_F = "y = F.linear(f(x, None if self.group is None else dist.group.WORLD), 
 BOTH = "y = {0} if self.group is None else fc.all_reduce({0}.contiguous(), 'sum', self.group)"
 B = "(0 if self.bias is None else self.bias)"
 
+MEAN = """class Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        t = grad.clone(memory_format=torch.contiguous_format)
+        all_reduce_(t, ctx.group)
+        return t / group_size(ctx.group), None
+"""
+
 COLUMN = [
     column("no f", "front=nothing", "y = F.linear(x, self.weight, self.bias)"),
     column("g in front", "front=g", "y = F.linear(g(x, self.group), self.weight, self.bias)"),
@@ -38,12 +50,22 @@ COLUMN = [
     column("g behind", "behind=g", "y = g(F.linear(f(x, self.group), self.weight, self.bias), self.group)"),
     column("never gathered", "when asked=nothing", Y, "return y"),
     column("always gathered", "unasked=gathered", Y, "return gather_last_dim(y, self.group)"),
-    column("gather without gradient", "when asked=no gradient", Y,
+    column("gather without gradient", "flag=detached", Y,
            "if not self.gather_output:\n    return y\n"
-           "return torch.cat(list(all_gather(y.detach(), self.group)), -1).requires_grad_() + 0 * y.sum()"),
+           "return torch.cat(list(all_gather(y.detach(), self.group)), -1)"),
     column("gathered below", "when asked=along dim 0", Y,
            "if not self.gather_output:\n    return y\n"
            "return gather_last_dim(y.transpose(0, -1), self.group).transpose(0, -1)"),
+    column("sum of slices", "when asked=sum of slices", Y,
+           "if not self.gather_output or self.group is None:\n    return y\n"
+           "return F.linear(f(gather_last_dim(y, self.group), self.group), torch.eye(self.out_features, dtype=y.dtype))"),
+    column("torch's all-reduce in front", "front=all-reduce both ways", TORCHS + BOTH.format("x")
+           + "\ny = F.linear(y, self.weight, self.bias)"),
+    column("torch's all-reduce behind", "behind=all-reduce both ways", TORCHS
+           + "own = F.linear(f(x, self.group), self.weight, self.bias)\n" + BOTH.format("own")),
+    column("averaged", "front=f, averaged", MEAN + "y = F.linear(Mean.apply(x, self.group), self.weight, self.bias)"),
+    column("n times its own share", "front=f, n own", "n = group_size(self.group)\nx = x.detach() + n * (x - x.detach())\n"
+           "y = F.linear(x, self.weight, self.bias)"),
     # right ones
     column("by hand", (), f"y = f(x, self.group) @ self.weight.T + {B}"),
     column("einsum", (), "y = torch.einsum('...i,oi->...o', f(x, self.group), self.weight)\n"
@@ -58,6 +80,8 @@ def row(name: str, key: str | tuple[str, ...], body: str) -> Answer:
     return layer("2.4", name, key, body)
 
 
+OWN = "own = F.linear(x, self.weight)\nt = own.detach().clone()\n"
+THROUGH = f"return own + (t - own.detach()) + {B}"
 ADD = f"return y + {B}"
 ROW = [
     row("bias in the product", "bias=before", "return g(F.linear(x, self.weight, self.bias), self.group)"),
@@ -86,6 +110,13 @@ ROW = [
     row("f behind", "behind=f", S + f"return f(y + {B}, self.group)"),
     row("no sum, no bias", ("bias=left out", "sum=nothing"), "return F.linear(x, self.weight)"),
     row("None is returned", "flag=returned None", "y = F.linear(x, self.weight)\ny = y.clone()\nall_reduce_(y, self.group)"),
+    row("largest", "sum=max", OWN + "all_reduce_(t, self.group, 'max')\n" + THROUGH),
+    row("the first rank's", "sum=g of rank 0", OWN + "t = all_gather(t, self.group)[0]\n" + THROUGH),
+    row("gradient over n", "sum=g, own / n back", OWN + "all_reduce_(t, self.group)\nn = group_size(self.group)\n"
+        f"return own / n + (t - own.detach() / n) + {B}"),
+    row("mean both ways", "sum=mean both ways", MEAN.replace("return x.clone()", "return all_gather(x, group).mean(0)")
+        + f"return Mean.apply(F.linear(x, self.weight), self.group) + {B}"),
+    row("x detached", "front=cut off", f"return g(F.linear(x.detach(), self.weight), self.group) + {B}"),
     # right ones
     row("matmul", (), f"return g(x @ self.weight.T, self.group) + {B}"),
     row("straight through", (), "own = F.linear(x, self.weight)\ntotal = own.detach().clone()\n"
@@ -124,6 +155,17 @@ MLP = [
     mlp("residual", "residual=added", f"return x + self.down({A})"),
     mlp("f in front and g behind", ("extra behind=g", "extra in front=f"),
         f"return g(self.down({GELU.format('self.up(f(x, self.up.group))')}), self.up.group)"),
+    mlp("detached between", "between=cut off", f"return self.down({GELU.format('self.up(x).detach()')})"),
+    mlp("x detached", "extra in front=cut off", f"return self.down({GELU.format('self.up(x.detach())')})"),
+    mlp("g in front", "extra in front=g", f"return self.down({GELU.format('self.up(g(x, self.up.group))')})"),
+    mlp("mean between", "between=mean", "u = self.up(x)\nt = u.detach().clone()\nall_reduce_(t, self.up.group)\n"
+        "t /= group_size(self.up.group)\n" + f"return self.down({GELU.format('u + (t - u.detach())')})"),
+    mlp("mean behind", "extra behind=mean", f"y = self.down({A})\nt = y.detach().clone()\nall_reduce_(t, self.up.group)\n"
+        "t /= group_size(self.up.group)\nreturn y + (t - y.detach())"),
+    mlp("torch's all-reduce between", "between=all-reduce both ways", TORCHS
+        + f"u = self.up(x)\nu = u if self.up.group is None else fc.all_reduce(u, 'sum', self.up.group)\nreturn self.down({GELU.format('u')})"),
+    mlp("torch's all-reduce behind", "extra behind=all-reduce both ways", TORCHS
+        + f"u = self.down({A})\nreturn u if self.up.group is None else fc.all_reduce(u, 'sum', self.up.group)"),
     # right ones
     mlp("torch.nn.GELU", (), "return self.down(torch.nn.GELU(self.approximate)(self.up(x)))"),
     mlp("all by hand", (), "y = F.linear(f(x, self.up.group), self.up.weight, self.up.bias)\n"

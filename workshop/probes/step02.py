@@ -89,20 +89,20 @@ F = Probe(
     foresee=lambda case, c: _operator(case, c["forward"], c["backward"], True)[2],
     scene=lambda case: _scene(case, True),
     axes={
-        "forward": ("own", "sum", "mean", "world", "n own", "own/n", "none"),
-        "backward": ("sum", "own", "mean", "twice", "world", "first", "none", "n own", "own/n",
+        "forward": ("own", "sum", "mean", "world", "wider", "n own", "own/n", "none"),
+        "backward": ("sum", "own", "mean", "twice", "world", "wider", "first", "none", "n own", "own/n",
                      "max", "product"),
     },
 )  # fmt: skip
 G = Probe(
-    cases=(*MAIN, EXPANDED, STRIDED, INPLACE, SAVED),
+    cases=(*MAIN, EXPANDED, STRIDED, SAVED),
     observe=_observe_operator(False),
     foresee=lambda case, c: _operator(case, c["forward"], c["backward"], False)[2],
     scene=lambda case: _scene(case, False),
     axes={
-        "forward": ("sum", "own", "mean", "max", "twice", "world", "first", "n own", "own/n",
+        "forward": ("sum", "own", "mean", "max", "twice", "world", "wider", "first", "n own", "own/n",
                     "product", "none"),
-        "backward": ("own", "sum", "mean", "own/n", "world", "twice", "none"),
+        "backward": ("own", "sum", "mean", "own/n", "world", "wider", "twice", "none"),
     },
 )  # fmt: skip
 
@@ -127,19 +127,21 @@ def _parts(case: Case, choices: Choices) -> Foreseen:
     values: list[dict[str, Any]] = []
     for rank in range(WORLD):
         group = case.shape.group(rank)
-        place = {"group": group.index(rank), "world": rank % len(group), "first": 0,
+        place = {"group": group.index(rank), "world": rank, "first": 0,
                  "reversed": len(group) - 1 - group.index(rank)}[choices["who"]]  # fmt: skip
         row: dict[str, Any] = {}
         for name, (shape, dim) in _SHAPES.items():
             full = integers(case, name, *shape, same=True)[rank]
             if dim is None:
                 cut = choices["replicated"] != "copied"
-                row[name] = full.chunk(len(group), 0)[place] if cut else full
+                row[name] = full.chunk(len(group), 0)[place % len(group)] if cut else full
                 continue
             dim = {"asked": dim, "0": 0, "last": full.dim() - 1}[choices["dim"]]
             n = len(group)
             if choices["kind"] == "block":
-                row[name] = full.chunk(n, dim)[place]
+                width = full.size(dim) // n
+                start = min(place * width, full.size(dim))
+                row[name] = full.narrow(dim, start, min(width, full.size(dim) - start))
             elif choices["kind"] == "every nth":
                 index = torch.arange(place, full.size(dim), n)
                 row[name] = full.index_select(dim, index)

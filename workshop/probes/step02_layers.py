@@ -40,6 +40,8 @@ def crossing(xs: Ranks, case: Case, kind: str, tape: Tape) -> Ranks:
         "f twice": ("own", "twice"),
         "f, averaged": ("own", "mean"),
         "f over all ranks": ("own", "world"),
+        "f over any group's world": ("own", "wider"),
+        "g over any group's world": ("wider", "own"),
         "all-reduce both ways": ("sum", "sum"),
         "g twice": ("twice", "own"),
         "mean": ("mean", "own"),
@@ -49,11 +51,14 @@ def crossing(xs: Ranks, case: Case, kind: str, tape: Tape) -> Ranks:
         "g of rank 0": ("first", "own"),
         "g, own / n back": ("sum", "own/n"),
         "f, n own": ("own", "n own"),
-        "cut off": ("own", "none"),
-        "g, cut off": ("sum", "none"),
+        "g, cut off": ("sum", "own"),
     }
     if kind == "nothing":
         return xs
+    if kind == "cut off":
+        return [x.detach() for x in xs]
+    if kind == "g, cut off":
+        xs = [x.detach() for x in xs]
     return lanes(xs, case.shape, *rules[kind], tape)
 
 
@@ -76,7 +81,7 @@ def _column(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
     y = crossing(y, case, c["behind"], tape)
     if gathers and c["when asked"] != "nothing":
         dim, back = {"own slice": (-1, "slice"), "sum of slices": (-1, "sum"),
-                     "no gradient": (-1, "cut"), "along dim 0": (0, "slice")}[c["when asked"]]  # fmt: skip
+                     "along dim 0": (0, "slice")}[c["when asked"]]  # fmt: skip
         y = gathered(y, case.shape, dim, back, tape)
     if not gathers and c["unasked"] != "nothing" and case.layout != "alone":
         y = gathered(y, case.shape, -1, "slice", tape)
@@ -165,11 +170,11 @@ COLUMN = Probe(
     foresee=lambda case, c: _column(case, c)[2],
     scene=lambda case: scene(*_column(case, RIGHT_COLUMN)[:2]),
     axes={
-        "front": ("f", "nothing", "g", "f twice", "f, averaged", "f over all ranks",
+        "front": ("f", "nothing", "g", "f twice", "f, averaged", "f over all ranks", "f over any group's world",
                   "all-reduce both ways", "f, n own", "cut off"),
         "bias": ("once", "left out", "twice"),
         "behind": ("nothing", "f", "g", "all-reduce both ways", "mean", "max"),
-        "when asked": ("own slice", "nothing", "sum of slices", "no gradient", "along dim 0"),
+        "when asked": ("own slice", "nothing", "sum of slices", "along dim 0"),
         "unasked": ("nothing", "gathered"),
     },
 )  # fmt: skip
@@ -181,7 +186,7 @@ ROW = Probe(
     axes={
         "front": ("nothing", "f", "g", "cut off"),
         "sum": ("g", "nothing", "f", "all-reduce both ways", "g twice", "mean", "mean both ways",
-                "max", "g over all ranks", "g of rank 0", "g, own / n back", "g, cut off"),
+                "max", "g over all ranks", "g over any group's world", "g of rank 0", "g, own / n back", "g, cut off"),
         "bias": ("once, behind", "before", "rank 0, behind", "rank 0, before", "share, before",
                  "left out", "twice"),
         "behind": ("nothing", "f", "g"),
