@@ -128,6 +128,7 @@ def _parts(case: Case, choices: Choices) -> Foreseen:
     for rank in range(WORLD):
         group = case.shape.group(rank)
         place = {"group": group.index(rank), "world": rank, "first": 0,
+                 "world, if there is a group": 0 if case.layout == "alone" else rank,
                  "reversed": len(group) - 1 - group.index(rank)}[choices["who"]]  # fmt: skip
         row: dict[str, Any] = {}
         for name, (shape, dim) in _SHAPES.items():
@@ -185,7 +186,7 @@ CUT = Probe(
     scene=lambda case: {n: integers(case, n, *s, same=True) for n, (s, _) in _SHAPES.items()},
     axes={
         "kind": ("block", "every nth", "whole"),
-        "who": ("group", "first", "reversed", "world"),
+        "who": ("group", "first", "reversed", "world", "world, if there is a group"),
         "dim": ("asked", "0", "last"),
         "replicated": ("copied", "cut along 0"),
     },
