@@ -95,7 +95,9 @@ def _id(what: list[str]) -> str:
 
 
 def _about_file(error: OSError) -> str:
-    reason = "no permission to write there" if isinstance(error, PermissionError) else error.strerror
+    reason = (
+        "no permission to write there" if isinstance(error, PermissionError) else error.strerror
+    )
     return f"{error.filename}: {reason}. Is the folder yours, and is there room on the disk?"
 
 

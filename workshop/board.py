@@ -77,7 +77,10 @@ def _said(state: str) -> str:
 
 
 def _what_next(
-    exercises: list[Exercise], state: dict, prints: dict[str, str], step: int  # type: ignore[type-arg]
+    exercises: list[Exercise],
+    state: dict,
+    prints: dict[str, str],
+    step: int,  # type: ignore[type-arg]
 ) -> None:
     left = [e for e in exercises if state["passed"].get(e.id) != prints[e.id]]
     done = len(exercises) - len(left)

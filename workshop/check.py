@@ -83,7 +83,9 @@ def observe(items: list[Item], patience: float = PATIENCE) -> dict[str, list[Rep
 
 def warm() -> None:
     """Start the server of ranks with the checker loaded in it; comes back at once."""
-    warm_up("workshop.rank_side", *sorted({f"workshop.probes.{place}" for place, _ in PLACES.values()}))
+    warm_up(
+        "workshop.rank_side", *sorted({f"workshop.probes.{place}" for place, _ in PLACES.values()})
+    )
 
 
 def _busy() -> float:

@@ -168,7 +168,9 @@ def compare(got: Any, expected: Any) -> str:
 
 
 def _kind(x: Any) -> str:
-    return f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" if isinstance(x, Tensor) else "?"
+    return (
+        f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" if isinstance(x, Tensor) else "?"
+    )
 
 
 def _short(x: Any) -> str:

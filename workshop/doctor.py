@@ -28,7 +28,11 @@ def examine() -> int:
         try:
             good, said, fix = check()
         except Exception as error:
-            good, said, fix = False, f"{type(error).__name__}: {error}", "hand the text to the instructor"
+            good, said, fix = (
+                False,
+                f"{type(error).__name__}: {error}",
+                "hand the text to the instructor",
+            )
         line = f"{'✔' if good else '✘'} {name:14} {said}"
         print(line, flush=True)
         if not good:
@@ -47,7 +51,11 @@ Result = tuple[bool, str, str]
 
 def _python() -> Result:
     good = (3, 11) <= sys.version_info[:2] <= (3, 14)
-    return good, platform.python_version(), "install Python 3.11 to 3.14, then: make setup PYTHON=python3.11"
+    return (
+        good,
+        platform.python_version(),
+        "install Python 3.11 to 3.14, then: make setup PYTHON=python3.11",
+    )
 
 
 def _venv() -> Result:
@@ -93,7 +101,9 @@ def _ranks() -> Result:
 def _network() -> Result:
     name = socket.gethostname()
     wanted = os.environ.get("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    interfaces = [n for _, n in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else [wanted]
+    interfaces = (
+        [n for _, n in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else [wanted]
+    )
     vpn = [n for n in interfaces if n.startswith(("tun", "tap", "utun", "wg", "ppp"))]
     said = f"host {name}, ranks talk over {wanted}" + (f"; VPN {', '.join(vpn)}" if vpn else "")
     fix = f"GLOO_SOCKET_IFNAME names no interface; choose one of {', '.join(interfaces)}"

@@ -129,7 +129,7 @@ def _missing(tree: ast.Module, part: Part) -> str:
 
 
 def _arguments(node: ast.FunctionDef, part: Part) -> str:
-    """"" or what is wrong with the argument names."""
+    """ "" or what is wrong with the argument names."""
     wanted, got = _names(part.node), _names(node)
     spare = len(node.args.defaults) + len(node.args.kw_defaults)
     if [n for n in wanted if n not in got] == [] and len(got) - len(wanted) <= spare:
@@ -148,7 +148,9 @@ def _names(node: ast.FunctionDef) -> list[str]:
 
 
 def _is_stub(node: ast.FunctionDef) -> bool:
-    body = [n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    body = [
+        n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    ]
     if not body:
         return True
     last = body[0]

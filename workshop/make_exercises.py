@@ -132,7 +132,11 @@ def _imports(exercises: list[Exercise]) -> list[str]:
 
 def _from(module: str, names: list[str]) -> str:
     line = f"from {module} import {', '.join(names)}"
-    return line if len(line) <= 100 else f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
+    return (
+        line
+        if len(line) <= 100
+        else f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
+    )
 
 
 def _rank_of_import(line: str) -> tuple[int, int, str]:

@@ -65,7 +65,10 @@ def _rank(
     lines += ["", "does"]
     if len(report.seen) <= number:
         trouble = report.trouble
-        return [*lines, f"  (did not get there: {trouble.text if trouble else '?'})"[:COLUMN]], marked
+        return [
+            *lines,
+            f"  (did not get there: {trouble.text if trouble else '?'})"[:COLUMN],
+        ], marked
     seen = report.seen[number]
     lines += _timeline(seen.work)
     if seen.error is not None:

@@ -83,7 +83,9 @@ def board() -> str:
             )
             once = exercise.id in state["passed"]
             done, total = done + passed, total + 1
-            row.append(f"{exercise.id} {'✔' if passed else '↻' if once else _begun(tree, exercise)}")
+            row.append(
+                f"{exercise.id} {'✔' if passed else '↻' if once else _begun(tree, exercise)}"
+            )
         lines.append(f"step {step}   " + "   ".join(row))
     share = round(100 * done / total) if total else 0
     lines.append(f"{done} of {total} done, {share} %    (↻: passed once, changed since)")

@@ -75,7 +75,9 @@ def run_job(job: Job) -> bool:
             for number, case in enumerate(known.cases if made else ()):
                 watchdog.enter(item, report, case)
                 journal.stand(item.label, number, done=False)
-                seen = _case(item.filename, known, made, case, groups.get(case.layout), rank, watchdog)
+                seen = _case(
+                    item.filename, known, made, case, groups.get(case.layout), rank, watchdog
+                )
                 report.seen.append(seen)
                 journal.stand(item.label, number, done=True)
                 if seen.error is not None:
@@ -92,7 +94,13 @@ def run_job(job: Job) -> bool:
 
 
 def _case(
-    filename: str, known: Any, made: list[Any], case: Case, group: Any, rank: int, watchdog: _Watchdog
+    filename: str,
+    known: Any,
+    made: list[Any],
+    case: Case,
+    group: Any,
+    rank: int,
+    watchdog: _Watchdog,
 ) -> Seen:
     tap = Wiretap()
     watchdog.tap = tap
@@ -103,7 +111,9 @@ def _case(
             seen.work = tap.work
             return seen
         except BaseException as error:  # exit() too
-            return Seen(error=_trouble(error, filename, tap.phase, case), sent=tap.sent, work=tap.work)
+            return Seen(
+                error=_trouble(error, filename, tap.phase, case), sent=tap.sent, work=tap.work
+            )
 
 
 def _groups(rank: int) -> dict[str, Any]:
@@ -234,7 +244,10 @@ def _where(frame: FrameType | None, filename: str) -> Trouble:
         found.text = f"{frame.f_code.co_filename}:{frame.f_lineno}"
     while frame is not None:
         inside_learner = frame.f_code.co_filename == filename
-        if "distributed" in frame.f_code.co_filename or "step02_mlp_parallel/wire" in frame.f_code.co_filename:
+        if (
+            "distributed" in frame.f_code.co_filename
+            or "step02_mlp_parallel/wire" in frame.f_code.co_filename
+        ):
             found.kind = "waiting"
         if inside_learner:
             found.line, found.function = frame.f_lineno, frame.f_code.co_name

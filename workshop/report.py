@@ -74,7 +74,9 @@ def about_trouble(
     if first.kind == "load":
         return [first.text], ()
     if first.kind == "exit":
-        return [f"exit() was called on rank {rank}{place}; a layer hands back a tensor instead."], ()
+        return [
+            f"exit() was called on rank {rank}{place}; a layer hands back a tensor instead."
+        ], ()
     if first.kind == "died":
         return [f"The process of rank {rank} ended in the middle of it (os._exit, or a crash)."], ()
     if first.kind == "input":
@@ -134,7 +136,9 @@ def _waiting(reports: list[Report], waiting: list[int]) -> list[str]:
     return lines
 
 
-def _known_error(said: Text, probe: Probe, reports: list[Report], first: Trouble) -> tuple[str, ...]:
+def _known_error(
+    said: Text, probe: Probe, reports: list[Report], first: Trouble
+) -> tuple[str, ...]:
     """An entry for an error that tells its cause by itself."""
     texts = first.text
     failing = _failing_cases(probe, reports)
@@ -144,7 +148,11 @@ def _known_error(said: Text, probe: Probe, reports: list[Report], first: Trouble
                 return (f"variant={case.variant}",)
         return ("strides",)
     if "modified by an inplace operation" in texts:
-        return ("variant=saved by another",) if "variant=saved by another" in said.messages else ("saved",)
+        return (
+            ("variant=saved by another",)
+            if "variant=saved by another" in said.messages
+            else ("saved",)
+        )
     if "is a view and is being modified inplace" in texts or "in-place operation" in texts:
         if all(c.variant == "changed afterwards" for c in failing) and failing:
             return ("variant=changed afterwards",)

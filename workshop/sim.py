@@ -121,6 +121,4 @@ def gradients(ys: Ranks, upstream: Ranks, leaves: dict[str, Ranks]) -> list[dict
         return [dict.fromkeys(leaves) for _ in ys]
     found = torch.autograd.grad([y for y, _ in live], flat, [u for _, u in live], allow_unused=True)
     step = len(ys)
-    return [
-        {name: found[i * step + rank] for i, name in enumerate(leaves)} for rank in range(step)
-    ]
+    return [{name: found[i * step + rank] for i, name in enumerate(leaves)} for rank in range(step)]

@@ -20,7 +20,9 @@ def solution(exercise: Exercise) -> str:
 def _as_method(text: str, owner: str) -> str:
     if not owner:
         return text
-    return "\n".join([f"class {owner}:", *("    " + line if line else "" for line in text.split("\n"))])
+    return "\n".join(
+        [f"class {owner}:", *("    " + line if line else "" for line in text.split("\n"))]
+    )
 
 
 def _helpers(part: Part) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +64,10 @@ def written(step: int) -> list[str]:
 
 
 def chapter(id: str, place: str) -> str:
-    """Where to read: the step's README and the heading there."""
-    folder = step_folder(int(id.partition(".")[0]))
-    return f'{folder.name}/README.md, "{place}"'
+    """Where to read: the README of the exercise's step, or of another ("2: …"), and the heading."""
+    other = re.match(r"(\d): ", place)
+    step = int(other[1] if other else id.partition(".")[0])
+    return f'{step_folder(step).name}/README.md, "{place[other.end() :] if other else place}"'
 
 
 @functools.cache

@@ -51,7 +51,9 @@ class Wiretap(TorchDispatchMode):
         self.phase = "forward"
         self.sent: list[Sent] = []
         self.open_handles = 0
-        self.work: list[Sent | tuple[str, str]] = []  # what was sent, and (phase, what was computed)
+        self.work: list[
+            Sent | tuple[str, str]
+        ] = []  # what was sent, and (phase, what was computed)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -30,7 +30,10 @@ def answer(body: str) -> str:
 
 # what the learner's g does -> what the message must say
 MISHAPS = {
-    "endless loop": ("while True:\n    pass", "did not come back in forward (line 8, in g): an endless loop?"),
+    "endless loop": (
+        "while True:\n    pass",
+        "did not come back in forward (line 8, in g): an endless loop?",
+    ),
     "endless loop that catches all": (
         "while True:\n    try:\n        time.sleep(0.01)\n    except BaseException:\n        pass",
         "did not come back in forward",
@@ -41,7 +44,10 @@ MISHAPS = {
     "breakpoint": ("breakpoint()\nreturn x", "asked for the keyboard"),
     "input": ("input('> ')\nreturn x", "asked for the keyboard"),
     "pdb": ("import pdb\npdb.set_trace()\nreturn x", "asked for the keyboard"),
-    "ten million prints": ("for i in range(10**7):\n    print('x', i)\nreturn x", "more than a million characters"),
+    "ten million prints": (
+        "for i in range(10**7):\n    print('x', i)\nreturn x",
+        "more than a million characters",
+    ),
     "None": ("x.clone()", "output is None"),
     "a tuple": ("return x, group", "output is a tuple of 2"),
     "numpy": ("return x.detach().numpy()", "output is a NumPy array of shape [2, 3]"),
@@ -85,7 +91,9 @@ def solution_of(id: str) -> str:
 
 
 def test_prints_are_shown_by_rank_and_cut() -> None:
-    source = answer("for i in range(300):\n    print('hello', i, dist.get_rank())\nreturn x.clone()")
+    source = answer(
+        "for i in range(300):\n    print('hello', i, dist.get_rank())\nreturn x.clone()"
+    )
     (found,) = check(source, "work.py", [exercise("2.2")])
     assert set(found.prints) == {0, 1, 2, 3}
     assert found.prints[2].startswith("hello 0 2\n")

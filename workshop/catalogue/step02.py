@@ -33,7 +33,9 @@ SUM_FORWARD = "t = x.clone(memory_format=torch.contiguous_format)\nall_reduce_(t
 N = "n = group_size(ctx.group)\n"
 
 
-def f(name: str, key: str | tuple[str, ...], forward: str = "return x.clone()", backward: str = SUM) -> Answer:
+def f(
+    name: str, key: str | tuple[str, ...], forward: str = "return x.clone()", backward: str = SUM
+) -> Answer:
     keys = (key,) if isinstance(key, str) else key
     return Answer("2.1", name, keys, operator("f", forward, backward))
 

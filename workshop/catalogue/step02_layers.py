@@ -21,7 +21,9 @@ def column(name: str, key: str | tuple[str, ...], body: str, tail: str | None = 
 
 
 Y = "y = F.linear(f(x, self.group), self.weight, self.bias)"
-WORLD_F = "y = F.linear(f(x, None if self.group is None else dist.group.WORLD), self.weight, self.bias)"
+WORLD_F = (
+    "y = F.linear(f(x, None if self.group is None else dist.group.WORLD), self.weight, self.bias)"
+)
 BOTH = "y = {0} if self.group is None else fc.all_reduce({0}.contiguous(), 'sum', self.group)"
 B = "(0 if self.bias is None else self.bias)"
 

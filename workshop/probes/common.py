@@ -58,7 +58,7 @@ class Foreseen:
     """What all ranks would show: right, or under some wrong choice."""
 
     values: list[Values]
-    numel: dict[str, int] = field(default_factory=dict)  # numbers sent, by phase
+    numel: dict[str, int] = field(default_factory=lambda: {"forward": 0, "backward": 0})  # sent
 
 
 Choices = Mapping[str, str]
@@ -73,7 +73,9 @@ class Probe:
     observe: Callable[[list[Callable[..., Any]], Case, Any, int, Wiretap], Seen]
     foresee: Callable[[Case, Choices], Foreseen]
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scene: Callable[[Case], dict[str, list[Tensor]]] = lambda case: {}  # what ranks hold, for `play`
+    scene: Callable[[Case], dict[str, list[Tensor]]] = (
+        lambda case: {}
+    )  # what ranks hold, for `play`
     free_wire: bool = False  # True: what is sent isn't judged
 
 

@@ -14,6 +14,9 @@ PLACES = {
     "2.4": ("step02_layers", "ROW"),
     "2.5": ("step02_mlp", "MLP_FORWARD"),
     "2.6": ("step02", "CUT"),
+    "3.2": ("step03", "CUT_QKV"),
+    "4.1": ("step04", "PADDED"),
+    "4.2": ("step04", "EMBEDDING"),
 }
 
 

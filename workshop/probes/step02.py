@@ -171,11 +171,11 @@ def _observe_cut(functions: list[Any], case: Case, group: Any, rank: int, tap: W
             seen.flags["input changed"] = "full"
     if case.layout != "alone":
         try:
-            cut(torch.ones(len(case.shape.groups[0]) * 2 + 1, 2), 0, group)
+            cut(torch.ones(2 * case.n + 1, 2), 0, group)
         except ValueError:
             pass
         else:
-            seen.flags["no complaint"] = str(len(case.shape.groups[0]) * 2 + 1)
+            seen.flags["no complaint"] = f"{2 * case.n + 1} rows on {case.n} ranks"
     return seen
 
 

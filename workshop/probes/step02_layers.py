@@ -132,9 +132,7 @@ def scene(given: dict[str, Ranks], upstream: Ranks) -> dict[str, Ranks]:
     return {**given, "gradient from above": upstream}
 
 
-def _observe_column(
-    functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap
-) -> Seen:
+def _observe_column(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
     given, upstream, _ = _column(case, RIGHT_COLUMN)
     mine = {name: ranks[rank] for name, ranks in given.items()}
     layer = filled(
@@ -151,7 +149,9 @@ def _observe_row(functions: list[Any], case: Case, group: Any, rank: int, tap: W
     given, upstream, _ = _row(case, RIGHT_ROW)
     mine = {name: ranks[rank] for name, ranks in given.items()}
     layer = filled(
-        RowParallelLinear(OUT, IN, group=group, bias="bias" in mine), mine["weight"], mine.get("bias")
+        RowParallelLinear(OUT, IN, group=group, bias="bias" in mine),
+        mine["weight"],
+        mine.get("bias"),
     )
     return _run(functions[0], layer, mine, upstream[rank], tap)
 
