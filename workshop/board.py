@@ -7,11 +7,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 from . import progress
-from .exercises import ROOT, Exercise
+from .exercises import Exercise
 from .load import LearnerError, look, parse
-from .make_exercises import changes, usable, work_file
+from .make_exercises import changes, shown, usable, work_file
 
 MARKS = {"green": "✔", "red": "✘", "todo": "·", "missing": "?"}
 
@@ -20,7 +21,7 @@ def check_step(step: int, ids: list[str] | None = None) -> int:
     """Check the learner's file of a step, and print. 0 if everything that is begun is right."""
     exercises = usable(step)
     path = work_file(step)
-    shown = str(path.relative_to(ROOT))
+    name = shown(path)
     if ids:
         unknown = [id for id in ids if id not in {e.id for e in exercises}]
         if unknown:
@@ -28,11 +29,11 @@ def check_step(step: int, ids: list[str] | None = None) -> int:
             raise ValueError(f"step {step} has no exercise {unknown[0]}; it has {known}")
         exercises = [e for e in exercises if e.id in ids]
     if not path.is_file():
-        print(f"{shown} is not there: `make exercise-step{step}` writes it.")
+        print(f"{name} is not there: `make exercise-step{step}` writes it.")
         return 2
     source = path.read_text(encoding="utf-8")
     try:
-        tree = parse(source, shown)
+        tree = parse(source, name)
     except LearnerError as error:
         print(error)
         return 1
@@ -41,16 +42,16 @@ def check_step(step: int, ids: list[str] | None = None) -> int:
         print(older)
     state, real = progress.load(), progress.real_code()
     prints = {e.id: progress.fingerprint(tree, e, real) for e in exercises}
-    known = {e.id for e in exercises if state["passed"].get(e.id) == prints[e.id]}
-    again = [e for e in exercises if e.id not in known]
+    passed = {e.id for e in exercises if state["passed"].get(e.id) == prints[e.id]}
+    again = [e for e in exercises if e.id not in passed]
     outcomes = {}
     if any(look(tree, e).state == "ready" for e in again):
         from .check import check  # torch, only where something is to be run
 
-        outcomes = {o.id: o for o in check(source, shown, again)}
+        outcomes = {o.id: o for o in check(source, name, again)}
     all_right = True
     for exercise in exercises:
-        if exercise.id in known:
+        if exercise.id in passed:
             print(f"✔ {exercise.id} {exercise.title}")
             continue
         outcome = outcomes.get(exercise.id)
@@ -78,16 +79,17 @@ def _said(state: str) -> str:
 
 def _what_next(
     exercises: list[Exercise],
-    state: dict,
+    state: dict[str, Any],
     prints: dict[str, str],
-    step: int,  # type: ignore[type-arg]
+    step: int,
 ) -> None:
     left = [e for e in exercises if state["passed"].get(e.id) != prints[e.id]]
     done = len(exercises) - len(left)
     bar = "█" * done + "░" * len(left)
     if left:
-        print(f"\n{bar} {done} of {len(exercises)}. Next: {left[0].id} {left[0].title}"
-              f"    stuck? make hint EX={left[0].id}    see it: make play EX={left[0].id}")  # fmt: skip
+        id = left[0].id
+        print(f"\n{bar} {done} of {len(exercises)}. Next: {id} {left[0].title}")
+        print(f"stuck? make hint EX={id}    see it: make play EX={id}")
     else:
         print(f"\n{bar} all of step {step} is yours.")
 

@@ -204,10 +204,11 @@ def _kinds(probe: Probe, table: Table, expected: list[Foreseen]) -> tuple[str, s
                     kind = "None" if got.text == "None" else got.text.split()[0]
                     kind = {"a": "other", "None": "None"}.get(kind, "other")
                     return f"flag=returned {kind}", f"rank {rank}: {name} is {got.text}"
-                if isinstance(got, Tensor) and isinstance(value, Tensor):
-                    if got.dtype != value.dtype and got.shape == value.shape:
-                        if same(got.to(value.dtype), value):
-                            return "flag=dtype", f"rank {rank}: {name}: {compare(got, value)}"
+                if not isinstance(got, Tensor) or not isinstance(value, Tensor):
+                    continue
+                cast = got.dtype != value.dtype and got.shape == value.shape
+                if cast and same(got.to(value.dtype), value):
+                    return "flag=dtype", f"rank {rank}: {name}: {compare(got, value)}"
     return None
 
 
@@ -220,7 +221,7 @@ def _cost(seen: Seen, phase: str) -> int:
 def _chatter(probe: Probe, table: Table, expected: list[Foreseen]) -> list[str]:
     """What was sent where nothing, or much less, needs to be."""
     found = []
-    for case, row, wanted in zip(probe.cases, table, expected, strict=True):
+    for row, wanted in zip(table, expected, strict=True):
         for phase, allowed in wanted.numel.items():
             for rank, seen in enumerate(row):
                 sent = sum(s.numel for s in seen.sent if s.phase == phase)

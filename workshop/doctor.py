@@ -94,7 +94,7 @@ def _ranks() -> Result:
     from step02_mlp_parallel.launch import run_ranks
 
     got = run_ranks(add_one, 2, timeout=12.0)
-    fix = "look at the network line below; a VPN or a firewall on the loopback interface is the usual cause"
+    fix = "see the network line below; usually a VPN, or a firewall on the loopback interface"
     return got == [2.0, 2.0], f"two ranks add 1 + 1 = {got[0]:g}", fix
 
 

@@ -17,7 +17,8 @@ def hint(id: str) -> str:
     progress.save(state)
     more = "" if level + 1 == len(said.hints) else "\n(ask again for more)"
     place = f"\nChapter: {chapter(id, said.place)}" if level == 1 else ""
-    return f"{id}, hint {level + 1} of {len(said.hints)}, {LEVELS[level]}:\n{said.hints[level]}{place}{more}"
+    head = f"{id}, hint {level + 1} of {len(said.hints)}, {LEVELS[level]}:"
+    return f"{head}\n{said.hints[level]}{place}{more}"
 
 
 def solution(id: str) -> str:

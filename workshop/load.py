@@ -6,7 +6,6 @@ one function that is looked at, everything is the real thing, other exercises in
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -124,7 +123,7 @@ def _missing(tree: ast.Module, part: Part) -> str:
     renamed = f" There is a `{near[0]}`: was it renamed?" if near else ""
     return (
         f"`{part.qualname}` is not in the file.{renamed} Others call it by this name; "
-        f"`make exercise-step{int(part.module[4:6])} FORCE=1` keeps a backup and writes a fresh file."
+        f"`make exercise-step{int(part.module[4:6])} FORCE=1` keeps a backup and writes a new file."
     )
 
 

@@ -24,6 +24,11 @@ def work_file(step: int) -> Path:
     return WORK / f"{step_folder(step).name}.py"
 
 
+def shown(path: Path) -> str:
+    """The path as a learner would type it."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
 def usable(step: int) -> list[Exercise]:
     """The exercises of a step that have a text and so can be given out."""
     ready = written(step)
@@ -36,19 +41,21 @@ def usable(step: int) -> list[Exercise]:
 def make(step: int, *, force: bool = False) -> str:
     """Write the file of a step; returns what to tell the learner. Raises ValueError, OSError."""
     path, exercises = work_file(step), usable(step)
-    shown = path.relative_to(ROOT)
     backup = None
     if path.exists():
         if not force:
             changed = changes(path.read_text(encoding="utf-8"), exercises)
             note = f"\n{changed}" if changed else ""
-            return f"{shown} is there already and stays as it is (FORCE=1 makes a fresh one, and keeps a backup).{note}"
+            return (
+                f"{shown(path)} is there already and stays as it is (FORCE=1 makes a fresh one, "
+                f"and keeps a backup).{note}"
+            )
         backup = _backup(path)
         path.replace(backup)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(contents(step, exercises), encoding="utf-8")
     kept = f" The old one is {backup.name}." if backup else ""
-    return f"{shown} is ready: open it in an editor.{kept} Then: make check-step{step}"
+    return f"{shown(path)} is ready: open it in an editor.{kept} Then: make check-step{step}"
 
 
 def changes(source: str, exercises: list[Exercise]) -> str:
@@ -74,7 +81,8 @@ def contents(step: int, exercises: list[Exercise]) -> str:
     head = (
         f'"""Step {step}: your functions. Write their bodies; the rest of the step is real.\n\n'
         f"make check-step{step}      what is right, and what is wrong with the rest\n"
-        f'make hint EX={exercises[0].id}       asks you a question; again: where to read; again: the shape\n"""\n\n'
+        f"make hint EX={exercises[0].id}       a question; again: where to read; again: the shape\n"
+        '"""\n\n'
         f"# versions: {versions}\n"
         "from __future__ import annotations\n\n"
         f"{imports}\n"
@@ -94,7 +102,8 @@ def _stub(exercise: Exercise) -> str:
             stub = f"class {part.owner}:\n" + textwrap.indent(stub, "    ")
         pieces.append(stub)
     task = textwrap.indent(said.task, "# ")
-    head = f"# {exercise.id} · {exercise.title} · about {said.lines} lines, {said.minutes} minutes\n#\n{task}\n"
+    about = f"about {said.lines} lines, {said.minutes} minutes"
+    head = f"# {exercise.id} · {exercise.title} · {about}\n#\n{task}\n"
     return head + "\n\n\n".join(pieces) + "\n"
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from .check import observe
 from .diagnosis import same
-from .exercises import ROOT, exercise
+from .exercises import exercise
 from .journal import Report
 from .load import look, parse
-from .make_exercises import work_file
+from .make_exercises import shown, work_file
 from .probes.common import Case, Probe, right
 from .probes.registry import probe
 from .rank_side import Item
@@ -35,7 +35,7 @@ def play(id: str) -> str:
         if look(parse(text, path.name), found).state == "ready":
             source, whose = text, "yours"
     number = next(n for n, case in enumerate(known.cases) if case.layout == "pairs")
-    reports = observe([Item(id, id, source, str(path.relative_to(ROOT)))])[id]
+    reports = observe([Item(id, id, source, shown(path))])[id]
     lines = [f"{id} {found.title}: {whose}, on two ranks", ""]
     return "\n".join(lines + _side_by_side(known, number, reports[:2]))
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from .exercises import exercise
 from .journal import Journal, Report, Trouble
 from .load import LearnerError, functions, parse
-from .probes.common import LAYOUTS, WORLD, Case, Seen
+from .probes.common import LAYOUTS, Case, Seen
 from .probes.registry import probe
 from .wiretap import Wiretap, handles_watched
 
@@ -190,8 +190,8 @@ class _caught:
             raise Mishap("input")
 
         self.before = (sys.stdout, sys.stderr)
-        sys.stdout = sys.stderr = self.prints  # type: ignore[assignment]
-        builtins.input = sys.breakpointhook = pdb.set_trace = ask  # type: ignore[assignment]
+        sys.stdout = sys.stderr = self.prints
+        builtins.input = sys.breakpointhook = pdb.set_trace = ask
         return self.prints
 
     def __exit__(self, *error: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from .diagnosis import Verdict
+from .diagnosis import Difference, Verdict
 from .journal import Report, Trouble
 from .probes.common import Case, Probe
 from .texts import Text, chapter
@@ -36,12 +36,13 @@ def about_verdict(said: Text, verdict: Verdict) -> tuple[list[str], tuple[str, .
     return [line for line in lines if line], keys
 
 
-def _worth_showing(verdict: Verdict) -> list:  # type: ignore[type-arg]
+def _worth_showing(verdict: Verdict) -> list[Difference]:
     """The first difference of up to three values, in the simplest case that has any."""
     if not verdict.differences:
         return []
     case = verdict.differences[0].case
-    found, names = [], set()
+    found: list[Difference] = []
+    names: set[str] = set()
     for d in verdict.differences:
         if d.case == case and d.name not in names and len(found) < 3:
             names.add(d.name)
@@ -81,8 +82,8 @@ def about_trouble(
         return [f"The process of rank {rank} ended in the middle of it (os._exit, or a crash)."], ()
     if first.kind == "input":
         return [
-            f"rank {rank} asked for the keyboard (input() or a breakpoint){place}. Ranks have none; "
-            "print instead: what they print is shown here."
+            f"rank {rank} asked for the keyboard (input() or a breakpoint){place}. Ranks have "
+            "none; print instead: what they print is shown here."
         ], ()
     if first.kind == "prints":
         return [f"rank {rank} printed more than a million characters{place}, and was stopped."], ()
@@ -124,15 +125,13 @@ def _waiting(reports: list[Report], waiting: list[int]) -> list[str]:
     trouble = reports[waiting[0]].trouble
     assert trouble is not None
     lines = [
-        f"rank {', '.join(map(str, waiting))} waits for the others in a collective{_line(trouble)}, "
-        "and they never come."
+        f"rank {', '.join(map(str, waiting))} waits for the others in a "
+        f"collective{_line(trouble)}, and they never come."
     ]
-    counts = {rank: len(r.seen[-1].sent) if r.seen else 0 for rank, r in enumerate(reports)}
     lines.append(
-        "A collective is a meeting: every rank of the group makes the same calls in the same order, "
-        "or some wait for ever."
+        "A collective is a meeting: every rank of the group makes the same calls in the same "
+        "order, or some wait for ever."
     )
-    del counts
     return lines
 
 
@@ -153,9 +152,9 @@ def _known_error(
             if "variant=saved by another" in said.messages
             else ("saved",)
         )
-    if "is a view and is being modified inplace" in texts or "in-place operation" in texts:
-        if all(c.variant == "changed afterwards" for c in failing) and failing:
-            return ("variant=changed afterwards",)
+    in_place = "is a view and is being modified inplace" in texts or "in-place operation" in texts
+    if in_place and failing and all(c.variant == "changed afterwards" for c in failing):
+        return ("variant=changed afterwards",)
     if failing and all(c.layout == "alone" for c in failing):
         return ("alone",)
     return ()

@@ -52,28 +52,38 @@ class Layout:
 
 def follow(rule: str, xs: Sequence[Tensor], layout: Layout) -> Ranks:
     """What each rank has after the rule: "sum" over its group, "own" as it was, and so on."""
-    out = []
-    for rank, x in enumerate(xs):
-        group = layout.group(rank)
-        n, mine = len(group), [xs[r] for r in group]
-        total = torch.stack(mine).sum(0)
-        made = {
-            "own": lambda x=x: x,
-            "none": lambda x=x: torch.zeros_like(x),
-            "n own": lambda x=x, n=n: n * x,
-            "own/n": lambda x=x, n=n: x / n,
-            "sum": lambda total=total: total,
-            "mean": lambda total=total, n=n: total / n,
-            "twice": lambda total=total, n=n: total * n,
-            "max": lambda mine=mine: torch.stack(mine).amax(0),
-            "product": lambda mine=mine: torch.stack(mine).prod(0),
-            "first": lambda mine=mine: mine[0],
-            "world": lambda: torch.stack(list(xs)).sum(0),
-            # The same by whoever takes None for a world of one, but any group for the whole world.
-            "wider": lambda x=x: x if layout.alone else torch.stack(list(xs)).sum(0),
-        }[rule]()
-        out.append(made.clone())
-    return out
+    return [_one(rule, rank, xs, layout).clone() for rank in range(len(xs))]
+
+
+def _one(rule: str, rank: int, xs: Sequence[Tensor], layout: Layout) -> Tensor:
+    x, group = xs[rank], layout.group(rank)
+    n, mine = len(group), torch.stack([xs[r] for r in group])
+    match rule:
+        case "own":
+            return x
+        case "none":
+            return torch.zeros_like(x)
+        case "n own":
+            return n * x
+        case "own/n":
+            return x / n
+        case "sum":
+            return mine.sum(0)
+        case "mean":
+            return mine.sum(0) / n
+        case "twice":
+            return mine.sum(0) * n
+        case "max":
+            return mine.amax(0)
+        case "product":
+            return mine.prod(0)
+        case "first":
+            return mine[0]
+        case "wider" if layout.alone:  # takes None for a world of one, but any group for the world
+            return x
+        case "world" | "wider":
+            return torch.stack(list(xs)).sum(0)
+    raise ValueError(f"there is no rule {rule!r}")
 
 
 class _Lanes(torch.autograd.Function):

@@ -36,7 +36,8 @@ def _helpers(part: Part) -> list[str]:
         and node.name not in exercises
         and node.name != part.owner
     }
-    wanted, queue = {}, [part.node]
+    wanted: dict[str, ast.FunctionDef | ast.ClassDef] = {}
+    queue: list[ast.AST] = [part.node]
     while queue:
         for name in _names(queue.pop()):
             if name in known and name not in wanted and _is_helper(known[name]):

@@ -43,11 +43,11 @@ class Sent:
     values: tuple[float, ...] = ()  # the first few numbers put in, for `play`
 
 
-class Wiretap(TorchDispatchMode):
+class Wiretap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """`with Wiretap() as tap:`, and `tap.phase = "backward"` where that begins."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.phase = "forward"
         self.sent: list[Sent] = []
         self.open_handles = 0
@@ -57,7 +57,7 @@ class Wiretap(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; True would load torch._dynamo, a second or more in each rank."""
+        """Nothing is compiled here; True would load torch._dynamo in each rank: a second."""
         return False
 
     def __torch_dispatch__(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from workshop import board, make_exercises, progress
-from workshop.check import Outcome, check, observe, outcome
+from workshop import check as checking
+from workshop.check import check, observe, outcome
 from workshop.exercises import exercise
 from workshop.make_exercises import contents, usable
 from workshop.probes.registry import PLACES
@@ -32,7 +33,7 @@ def answer(body: str) -> str:
 MISHAPS = {
     "endless loop": (
         "while True:\n    pass",
-        "did not come back in forward (line 8, in g): an endless loop?",
+        "did not come back in forward (line 7, in g): an endless loop?",
     ),
     "endless loop that catches all": (
         "while True:\n    try:\n        time.sleep(0.01)\n    except BaseException:\n        pass",
@@ -52,21 +53,23 @@ MISHAPS = {
     "a tuple": ("return x, group", "output is a tuple of 2"),
     "numpy": ("return x.detach().numpy()", "output is a NumPy array of shape [2, 3]"),
     "another dtype": (
-        "y = x.float()\nt = y.detach().clone(memory_format=torch.contiguous_format)\nall_reduce_(t, group)\n"
-        "return y + (t - y.detach())",
+        "y = x.float()\nt = y.detach().clone(memory_format=torch.contiguous_format)\n"
+        "all_reduce_(t, group)\nreturn y + (t - y.detach())",
         "got [2, 3] float32, expected [2, 3] float64",
     ),
     "an exception": ("return x @ x", "RuntimeError"),
     "unfinished": ("y = x.clone()\nraise NotImplementedError('2.2')", "NotImplementedError: 2.2"),
     "one rank skips the collective": (
         "t = x.detach().clone(memory_format=torch.contiguous_format)\n"
-        "if group is None or dist.get_rank(group) == 0:\n    all_reduce_(t, group)\nreturn x + (t - x.detach())",
+        "if group is None or dist.get_rank(group) == 0:\n    all_reduce_(t, group)\n"
+        "return x + (t - x.detach())",
         "waits for the others in a collective",
     ),
     "one rank raises": (
         "t = x.detach().clone(memory_format=torch.contiguous_format)\n"
-        "if dist.get_rank() == 1:\n    raise KeyError('mine')\nall_reduce_(t, group)\nreturn x + (t - x.detach())",
-        "rank 1 raised in forward (line 10, in g):",
+        "if dist.get_rank() == 1:\n    raise KeyError('mine')\n"
+        "all_reduce_(t, group)\nreturn x + (t - x.detach())",
+        "rank 1 raised in forward (line 9, in g):",
     ),
 }
 
@@ -143,10 +146,10 @@ def test_a_learners_day(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "6 of" in progress.board()
     assert progress.board().count("✔") == 6
     path.write_text(source + "\n# a comment changes nothing\n")
-    calls: list[Outcome] = []
-    board.check_step(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checking, "check", lambda *_: pytest.fail("finished work was run again"))
+        board.check_step(2)
     assert "all of step 2 is yours" in capsys.readouterr().out
-    assert not calls
     path.write_text(source.replace("all_reduce_(total, group)", "pass"))
     board.check_step(2)
     assert "✘ 2.2 g" in capsys.readouterr().out

@@ -1,4 +1,5 @@
 """Step 2's answers: f, g and cut here; the layers in step02_layers.py."""
+# ruff: noqa: E501 (an answer's line is a line of its code)
 
 from __future__ import annotations
 

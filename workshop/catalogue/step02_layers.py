@@ -1,4 +1,5 @@
 """Step 2's answers for the layers' forward methods."""
+# ruff: noqa: E501 (an answer's line is a line of its code)
 
 from __future__ import annotations
 

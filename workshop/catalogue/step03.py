@@ -10,7 +10,12 @@ def qkv(name: str, key: str | tuple[str, ...], body: str) -> Answer:
     keys = (key,) if isinstance(key, str) else key
     lines = "\n    ".join(body.strip().split("\n"))
     tools = "from step02_mlp_parallel.sharding import cut\n"
-    return Answer("3.2", name, keys, f"{tools}def cut_qkv(full, group):\n    n = group_size(group)\n    {lines}\n")
+    return Answer(
+        "3.2",
+        name,
+        keys,
+        f"{tools}def cut_qkv(full, group):\n    n = group_size(group)\n    {lines}\n",
+    )
 
 
 ANSWERS = [

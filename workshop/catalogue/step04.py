@@ -11,7 +11,12 @@ CHECK = "if min(vocab_size, tp_size, multiple) < 1:\n    raise ValueError('bad')
 def padded(name: str, key: str | tuple[str, ...], body: str) -> Answer:
     keys = (key,) if isinstance(key, str) else key
     lines = "\n    ".join(body.strip().split("\n"))
-    return Answer("4.1", name, keys, f"import math\ndef padded_vocab_size(vocab_size, tp_size, multiple=128):\n    {lines}\n")
+    return Answer(
+        "4.1",
+        name,
+        keys,
+        f"import math\ndef padded_vocab_size(vocab_size, tp_size, multiple=128):\n    {lines}\n",
+    )
 
 
 PADDED = [
@@ -37,7 +42,12 @@ def look(name: str, key: str | tuple[str, ...], body: str, check: str = LOOK) ->
     keys = (key,) if isinstance(key, str) else key
     lines = "\n        ".join((check + body).strip().split("\n"))
     tools = "import torch.distributed._functional_collectives as fc\nfrom step01_single_gpu.loss import check_ids\n"
-    return Answer("4.2", name, keys, f"{tools}class VocabParallelEmbedding:\n    def forward(self, ids):\n        {lines}\n")
+    return Answer(
+        "4.2",
+        name,
+        keys,
+        f"{tools}class VocabParallelEmbedding:\n    def forward(self, ids):\n        {lines}\n",
+    )
 
 
 WIDTH = "width = self.weight.size(0)\nplace = group_rank(self.group)\n"

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..journal import WORLD
 from ..sim import Tape, gradients, lanes
 from ..wiretap import Wiretap
 from .common import (
     MAIN,
-    WORLD,
     Case,
     Choices,
     Foreseen,
@@ -90,8 +90,8 @@ F = Probe(
     scene=lambda case: _scene(case, True),
     axes={
         "forward": ("own", "sum", "mean", "world", "wider", "n own", "own/n", "none"),
-        "backward": ("sum", "own", "mean", "twice", "world", "wider", "first", "none", "n own", "own/n",
-                     "max", "product"),
+        "backward": ("sum", "own", "mean", "twice", "world", "wider", "first", "none", "n own",
+                     "own/n", "max", "product"),
     },
 )  # fmt: skip
 G = Probe(
@@ -100,8 +100,8 @@ G = Probe(
     foresee=lambda case, c: _operator(case, c["forward"], c["backward"], False)[2],
     scene=lambda case: _scene(case, False),
     axes={
-        "forward": ("sum", "own", "mean", "max", "twice", "world", "wider", "first", "n own", "own/n",
-                    "product", "none"),
+        "forward": ("sum", "own", "mean", "max", "twice", "world", "wider", "first", "n own",
+                    "own/n", "product", "none"),
         "backward": ("own", "sum", "mean", "own/n", "world", "wider", "twice", "none"),
     },
 )  # fmt: skip

@@ -25,9 +25,9 @@ def filled(layer: torch.nn.Module, weight: Tensor, bias: Tensor | None) -> Any:
     """The real layer with these numbers in it."""
     layer.to(weight.dtype)
     with torch.no_grad():
-        layer.weight.copy_(weight)  # type: ignore[operator, union-attr]
+        layer.weight.copy_(weight)  # type: ignore[operator]
         if bias is not None:
-            layer.bias.copy_(bias)  # type: ignore[operator, union-attr]
+            layer.bias.copy_(bias)  # type: ignore[operator]
     return layer
 
 
@@ -170,8 +170,8 @@ COLUMN = Probe(
     foresee=lambda case, c: _column(case, c)[2],
     scene=lambda case: scene(*_column(case, RIGHT_COLUMN)[:2]),
     axes={
-        "front": ("f", "nothing", "g", "f twice", "f, averaged", "f over all ranks", "f over any group's world",
-                  "all-reduce both ways", "f, n own", "cut off"),
+        "front": ("f", "nothing", "g", "f twice", "f, averaged", "f over all ranks",
+                  "f over any group's world", "all-reduce both ways", "f, n own", "cut off"),
         "bias": ("once", "left out", "twice"),
         "behind": ("nothing", "f", "g", "all-reduce both ways", "mean", "max"),
         "when asked": ("own slice", "nothing", "sum of slices", "along dim 0"),
@@ -186,11 +186,12 @@ ROW = Probe(
     axes={
         "front": ("nothing", "f", "g", "cut off"),
         "sum": ("g", "nothing", "f", "all-reduce both ways", "g twice", "mean", "mean both ways",
-                "max", "g over all ranks", "g over any group's world", "g of rank 0", "g, own / n back", "g, cut off"),
+                "max", "g over all ranks", "g over any group's world",
+                "g of rank 0", "g, own / n back", "g, cut off"),
         "bias": ("once, behind", "before", "rank 0, behind", "rank 0, before", "share, before",
                  "left out", "twice"),
         "behind": ("nothing", "f", "g"),
     },
 )  # fmt: skip
-RIGHT_COLUMN = {axis: choices[0] for axis, choices in COLUMN.axes.items()}
-RIGHT_ROW = {axis: choices[0] for axis, choices in ROW.axes.items()}
+RIGHT_COLUMN: dict[str, str] = {axis: choices[0] for axis, choices in COLUMN.axes.items()}
+RIGHT_ROW: dict[str, str] = {axis: choices[0] for axis, choices in ROW.axes.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +29,10 @@ def _act(kind: str, case: Case, x: torch.Tensor) -> torch.Tensor:
         mode = {"gelu": modes[0], "other gelu": modes[1], "always erf": "none",
                 "always tanh": "tanh"}[kind]  # fmt: skip
         return F.gelu(x, approximate=mode)
-    return {"relu": F.relu, "silu": F.silu, "tanh": torch.tanh, "none": lambda t: t}[kind](x)
+    plain: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "relu": F.relu, "silu": F.silu, "tanh": torch.tanh, "none": lambda t: t,
+    }  # fmt: skip
+    return plain[kind](x)
 
 
 def _mlp(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
@@ -101,4 +105,4 @@ MLP_FORWARD = Probe(
         "residual": ("left to the block", "added"),
     },
 )  # fmt: skip
-RIGHT = {axis: choices[0] for axis, choices in MLP_FORWARD.axes.items()}
+RIGHT: dict[str, str] = {axis: choices[0] for axis, choices in MLP_FORWARD.axes.items()}

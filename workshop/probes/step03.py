@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ..journal import WORLD
 from ..wiretap import Wiretap
-from .common import MAIN, WORLD, Case, Choices, Foreseen, Odd, Probe, Seen, describe, integers
+from .common import MAIN, Case, Choices, Foreseen, Odd, Probe, Seen, describe, integers
 
 HIDDEN = 8
 SHAPES = {"weight": (3, HIDDEN, HIDDEN), "bias": (3, HIDDEN)}
@@ -18,7 +19,9 @@ def _parts(case: Case, c: Choices) -> Foreseen:
     for rank in range(WORLD):
         group = case.shape.group(rank)
         n = len(group)
-        place = {"group": group.index(rank), "first": 0, "reversed": n - 1 - group.index(rank)}[c["who"]]
+        place = {"group": group.index(rank), "first": 0, "reversed": n - 1 - group.index(rank)}[
+            c["who"]
+        ]
         row = {}
         for name, shape in SHAPES.items():
             full = integers(case, name, *shape, same=True)[rank]

@@ -10,9 +10,22 @@ from torch.nn import functional as F
 
 from step04_embeddings_loss.embedding import VocabParallelEmbedding
 
+from ..journal import WORLD
 from ..sim import Ranks, Tape, gradients
 from ..wiretap import Wiretap
-from .common import MAIN, WORLD, Case, Choices, Foreseen, Odd, Probe, Seen, describe, integers, leaves, watch
+from .common import (
+    MAIN,
+    Case,
+    Choices,
+    Foreseen,
+    Odd,
+    Probe,
+    Seen,
+    describe,
+    integers,
+    leaves,
+    watch,
+)
 from .step02_layers import crossing, scene
 
 SIZES = ((50257, 8, 128), (51, 4, 1), (51, 2, 8), (48, 4, 4), (7, 1, 5), (1000, 3, 10), (64, 4, 16))
@@ -122,7 +135,9 @@ def _observe_embedding(
     with torch.no_grad():
         layer.weight.copy_(given["weight"][rank])
     forward, ids = types.MethodType(functions[0], layer), given["ids"][rank]
-    seen = watch(lambda: forward(ids), {"weight": layer.weight}, upstream[rank], tap, kept={"ids": ids})
+    seen = watch(
+        lambda: forward(ids), {"weight": layer.weight}, upstream[rank], tap, kept={"ids": ids}
+    )
     alone = types.MethodType(functions[0], VocabParallelEmbedding(VOCAB[case.n], H))
     for bad in (-1, VOCAB[case.n]):
         try:
@@ -147,4 +162,4 @@ EMBEDDING = Probe(
     },
     scene=lambda case: scene(*_embedding(case, RIGHT)[:2]),
 )  # fmt: skip
-RIGHT = {axis: choices[0] for axis, choices in EMBEDDING.axes.items()}
+RIGHT: dict[str, str] = {axis: choices[0] for axis, choices in EMBEDDING.axes.items()}
