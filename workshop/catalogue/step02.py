@@ -102,6 +102,9 @@ F_ANSWERS = [
             return x.clone() if group is None else fc.all_reduce(x, "sum", group)
         """),
     Answer("2.1", "returns None", ("flag=returned None",), "def f(x, group=None):\n    x.clone()\n"),
+    f("own share twice", "backward=sum + own", backward=SUM.replace("return t", "return t + grad")),
+    f("the others' alone", "backward=others", backward=SUM.replace("return t", "return t - grad")),
+    f("the group is not passed on", "backward=own", backward=SUM.replace("ctx.group", "None")),
     # right ones
     Answer("2.1", "hook", (), """
         def f(x, group=None):
@@ -173,6 +176,8 @@ G_ANSWERS = [
     g("async, not waited", "flag=not waited",
       "t = x.clone(memory_format=torch.contiguous_format)\n"
       "if group is not None:\n    dist.all_reduce(t, group=group, async_op=True)\nreturn t"),
+    g("own result twice", "forward=sum + own", SUM_FORWARD + " + x"),
+    g("the others' alone", "forward=others", SUM_FORWARD + " - x"),
     # right ones
     Answer("2.2", "straight through", (), """
         def g(x, group=None):

@@ -120,6 +120,7 @@ ROW = [
     row("mean both ways", "sum=mean both ways", MEAN.replace("return x.clone()", "return all_gather(x, group).mean(0)")
         + f"return Mean.apply(F.linear(x, self.weight), self.group) + {B}"),
     row("x detached", "front=cut off", f"return g(F.linear(x.detach(), self.weight), self.group) + {B}"),
+    row("a share of the bias behind", "bias=share, behind", S + f"return y + {B} / group_size(self.group)"),
     # right ones
     row("matmul", (), f"return g(x @ self.weight.T, self.group) + {B}"),
     row("straight through", (), "own = F.linear(x, self.weight)\ntotal = own.detach().clone()\n"
@@ -169,6 +170,9 @@ MLP = [
         + f"u = self.up(x)\nu = u if self.up.group is None else fc.all_reduce(u, 'sum', self.up.group)\nreturn self.down({GELU.format('u')})"),
     mlp("torch's all-reduce behind", "extra behind=all-reduce both ways", TORCHS
         + f"u = self.down({A})\nreturn u if self.up.group is None else fc.all_reduce(u, 'sum', self.up.group)"),
+    mlp("GeLU of x", "place=before up", f"return self.down(self.up({GELU.format('x')}))"),
+    mlp("g behind GeLU", "between=g", f"return self.down(g({A}, self.up.group))"),
+    mlp("f behind GeLU", "between=f", f"return self.down(f({A}, self.up.group))"),
     # right ones
     mlp("torch.nn.GELU", (), "return self.down(torch.nn.GELU(self.approximate)(self.up(x)))"),
     mlp("all by hand", (), "y = F.linear(f(x, self.up.group), self.up.weight, self.up.bias)\n"

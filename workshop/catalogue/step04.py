@@ -28,6 +28,7 @@ PADDED = [
     padded("one more", "rounding=always one more", CHECK + "return (vocab_size // step + 1) * step"),
     padded("a rank's", "returns=size of a rank", CHECK + "return -(-vocab_size // step) * multiple"),
     padded("the padding", "returns=padding alone", CHECK + "return -vocab_size % step"),
+    padded("units", "returns=number of units", CHECK + "return -(-vocab_size // step)"),
     padded("no complaint", "flag=no complaint", "step = multiple * tp_size\nreturn -(-vocab_size // step) * step if step else 0"),
     # right ones
     padded("ceil", (), CHECK + "return math.ceil(vocab_size / step) * step"),

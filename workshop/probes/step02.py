@@ -91,7 +91,7 @@ F = Probe(
     axes={
         "forward": ("own", "sum", "mean", "world", "wider", "n own", "own/n", "none"),
         "backward": ("sum", "own", "mean", "twice", "world", "wider", "first", "none", "n own",
-                     "own/n", "max", "product"),
+                     "own/n", "max", "product", "sum + own", "others"),
     },
 )  # fmt: skip
 G = Probe(
@@ -101,7 +101,7 @@ G = Probe(
     scene=lambda case: _scene(case, False),
     axes={
         "forward": ("sum", "own", "mean", "max", "twice", "world", "wider", "first", "n own",
-                    "own/n", "product", "none"),
+                    "own/n", "product", "none", "sum + own", "others"),
         "backward": ("own", "sum", "mean", "own/n", "world", "wider", "twice", "none"),
     },
 )  # fmt: skip

@@ -108,8 +108,8 @@ def _row(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
         y = [a + b / share if lead or not only else a
              for a, b, lead in zip(y, bs, first, strict=True)]  # fmt: skip
     y = crossing(y, case, c["sum"], tape)
-    if has_bias and c["bias"] in ("once, behind", "twice", "rank 0, behind"):
-        times = 2 if c["bias"] == "twice" else 1
+    if has_bias and (c["bias"] == "twice" or c["bias"].endswith("behind")):
+        times = {"twice": 2.0, "share, behind": 1 / case.n}.get(c["bias"], 1.0)
         only = c["bias"].startswith("rank 0")
         y = [a + times * b if lead or not only else a
              for a, b, lead in zip(y, bs, first, strict=True)]  # fmt: skip
@@ -189,6 +189,7 @@ ROW = Probe(
                 "max", "g over all ranks", "g over any group's world",
                 "g of rank 0", "g, own / n back", "g, cut off"),
         "bias": ("once, behind", "before", "rank 0, behind", "rank 0, before", "share, before",
+                 "share, behind",
                  "left out", "twice"),
         "behind": ("nothing", "f", "g"),
     },

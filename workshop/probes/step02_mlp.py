@@ -50,13 +50,16 @@ def _mlp(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
     xs, uw, ub, dw, db = made
     tape = Tape()
     inner = crossing(xs, case, c["extra in front"], tape)
+    if c["place"] == "before up":
+        inner = [_act(c["act"], case, t) for t in inner]
     inner = crossing(inner, case, {"layer": "f", "by hand": "nothing"}[c["up"]], tape)
     y = [F.linear(a, w, b) for a, w, b in zip(inner, uw, ub, strict=True)]
     y = crossing(y, case, c["between"], tape)
-    if c["place"] != "behind down":
+    if c["place"] not in ("behind down", "before up"):
         y = [_act(c["act"], case, t) for t in y]
         if c["place"] == "twice":
             y = [_act(c["act"], case, t) for t in y]
+    y = crossing(y, case, c["behind GeLU"], tape)
     y = [F.linear(a, w) for a, w in zip(y, dw, strict=True)]
     if c["down"] in ("bias in the product", "bias in the product, no sum"):
         y = [a + b for a, b in zip(y, db, strict=True)]
@@ -98,7 +101,8 @@ MLP_FORWARD = Probe(
         "extra in front": ("nothing", "f", "g", "cut off"),
         "up": ("layer", "by hand"),
         "act": ("gelu", "none", "relu", "always erf", "always tanh", "silu", "tanh"),
-        "place": ("between", "behind down", "twice", "both sides"),
+        "behind GeLU": ("nothing", "f", "g", "all-reduce both ways", "mean", "cut off"),
+        "place": ("between", "before up", "behind down", "twice", "both sides"),
         "between": ("nothing", "f", "g", "all-reduce both ways", "mean", "cut off"),
         "down": ("layer", "bias in the product", "no sum", "bias in the product, no sum"),
         "extra behind": ("nothing", "g", "f", "all-reduce both ways", "mean"),

@@ -46,7 +46,8 @@ def _size(v: int, n: int, m: int, c: Choices) -> int:
             "nearest": round(v / unit)}[c["rounding"]] * unit  # fmt: skip
     if c["unit"] == "power of two":
         size = 1 << (v - 1).bit_length()
-    return {"size": size, "size of a rank": size // n, "padding alone": size - v}[c["returns"]]
+    return {"size": size, "size of a rank": size // n, "padding alone": size - v,
+            "number of units": size // unit}[c["returns"]]  # fmt: skip
 
 
 def _observe_padded(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
@@ -77,7 +78,7 @@ PADDED = Probe(
     axes={
         "unit": ("of a rank", "of the whole", "ranks alone", "power of two"),
         "rounding": ("up", "down", "always one more", "nearest"),
-        "returns": ("size", "size of a rank", "padding alone"),
+        "returns": ("size", "size of a rank", "padding alone", "number of units"),
     },
 )
 
