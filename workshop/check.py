@@ -18,6 +18,7 @@ from .rank_side import Item, Job, run_job
 from .report import about_trouble, about_verdict
 from .texts import text
 
+BATCH = 30  # answers in one start of the ranks: each opens connections that stay until its end
 PATIENCE = 4.0  # seconds for one case of a probe; it needs milliseconds
 
 
@@ -61,14 +62,15 @@ def observe(items: list[Item], patience: float = PATIENCE) -> dict[str, list[Rep
     patience *= _busy()
     while left:
         with tempfile.TemporaryDirectory(prefix="workshop-") as folder:
-            job = Job(tuple(left), folder, patience)
+            batch = left[:BATCH]
+            job = Job(tuple(batch), folder, patience)
             error: RankError | None = None
             try:
-                run_ranks(run_job, WORLD, job, timeout=patience * (10 + len(left)))
+                run_ranks(run_job, WORLD, job, timeout=patience * (10 + len(batch)))
             except RankError as raised:
                 error = raised
             journals = [Journal(folder, rank) for rank in range(WORLD)]
-            for item in list(left):
+            for item in batch:
                 reports = [journal.read(item.label, journal.rank) for journal in journals]
                 left.remove(item)
                 if all(r is not None and _through(item.id, r) for r in reports):

@@ -131,7 +131,7 @@ def same(got: Any, expected: Any) -> bool:
         return type(got) is type(expected) and bool(got == expected)
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return False
-    bound = 1e-5 if got.dtype == torch.float32 else 1e-10
+    bound = {torch.float16: 5e-3, torch.bfloat16: 4e-2, torch.float32: 1e-5}.get(got.dtype, 1e-10)
     return torch.allclose(got.double(), expected.double(), rtol=bound, atol=bound, equal_nan=True)
 
 

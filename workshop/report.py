@@ -79,7 +79,10 @@ def about_trouble(
             f"exit() was called on rank {rank}{place}; a layer hands back a tensor instead."
         ], ()
     if first.kind == "died":
-        return [f"The process of rank {rank} ended in the middle of it (os._exit, or a crash)."], ()
+        return [
+            f"The process of rank {rank} ended in the middle of it: os._exit, or a crash.",
+            first.text,
+        ], ()
     if first.kind == "input":
         return [
             f"rank {rank} asked for the keyboard (input() or a breakpoint){place}. Ranks have "

@@ -19,7 +19,7 @@ BOUND = 1e-12
 
 
 def mlp_error() -> float:
-    """In a rank: the largest relative error of output, input gradient and second bias's gradient."""
+    """In a rank: the largest relative error of output, input gradient and second bias gradient."""
     group = dist.group.WORLD
     config = GPTConfig(9, 8, hidden_size=8, num_layers=1, num_heads=2)
     generator = torch.Generator().manual_seed(0)

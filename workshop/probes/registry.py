@@ -8,6 +8,8 @@ from .common import Probe
 
 # id -> module and name in it
 PLACES = {
+    "1.1": ("step01", "SCORES"),
+    "1.6": ("step01", "SCHEDULE"),
     "2.1": ("step02", "F"),
     "2.2": ("step02", "G"),
     "2.3": ("step02_layers", "COLUMN"),
