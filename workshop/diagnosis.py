@@ -57,11 +57,17 @@ def judge(probe: Probe, table: Table, message_of: Callable[[str], str]) -> Verdi
         return Verdict(False, differences, (message_of(odd[0]),), odd[1])
     symptom = "" if differences else chatter[0]
     keys = _explained(probe, table, message_of)
-    if not keys and differences and all(d.case.layout == "alone" for d in differences):
+    if not keys and differences and only_alone(probe, [d.case for d in differences]):
         keys = tuple(filter(None, [message_of("alone")]))
     elif not keys and differences and all(d.case.variant for d in differences):
         keys = tuple(filter(None, [message_of(f"variant={differences[0].case.variant}")]))
     return Verdict(False, differences, keys, symptom)
+
+
+def only_alone(probe: Probe, failing: list[Case]) -> bool:
+    """Whether it goes wrong with group=None and nowhere else, though groups were tried too."""
+    groups = any(case.layout != "alone" for case in probe.cases)
+    return groups and all(case.layout == "alone" for case in failing)
 
 
 def _explained(probe: Probe, table: Table, message_of: Callable[[str], str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from .diagnosis import Difference, Verdict
+from .diagnosis import Difference, Verdict, only_alone
 from .journal import Report, Trouble
 from .probes.common import Case, Probe
 from .texts import Text, chapter
@@ -158,7 +158,7 @@ def _known_error(
     in_place = "is a view and is being modified inplace" in texts or "in-place operation" in texts
     if in_place and failing and all(c.variant == "changed afterwards" for c in failing):
         return ("variant=changed afterwards",)
-    if failing and all(c.layout == "alone" for c in failing):
+    if failing and only_alone(probe, failing):
         return ("alone",)
     return ()
 

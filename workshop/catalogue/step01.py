@@ -29,7 +29,7 @@ SCORES = [
     scores("masked behind", "mask=behind softmax", W + "return x.softmax(-1).masked_fill(future, 0).to(q.dtype)"),
     scores("masked with zero", "mask=times the scores", W + END.replace("-math.inf", "0.0")),
     scores("-1e4", "mask=-1e4", W + END.replace("-math.inf", "-1e4")),
-    scores("-1e3", "variant=very low scores", W + END.replace("-math.inf", "-1e3")),
+    scores("-1e3", "mask=-1e4", W + END.replace("-math.inf", "-1e3")),
     scores("over queries", "softmax=over queries", W + END.replace("softmax(-1)", "softmax(-2)")),
     scores("no softmax", "softmax=left out", W + END.replace(".softmax(-1)", "")),
     scores("float16 alone", "variant=float16", "x = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))\nmask = torch.full((s, s), -1e10, dtype=torch.float64).triu(1)\nif q.dtype == torch.float16:\n    mask = torch.full((s, s), -1e10, dtype=torch.float64).half()\nreturn (x + mask.to(q.dtype)).softmax(-1)"),
