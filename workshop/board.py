@@ -12,6 +12,7 @@ from . import progress
 from .exercises import Exercise
 from .load import LearnerError, look, parse
 from .make_exercises import changes, shown, usable, work_file
+from .warm import warm
 
 MARKS = {"green": "✔", "red": "✘", "todo": "·", "missing": "?"}
 
@@ -45,6 +46,7 @@ def check_step(step: int, ids: list[str] | None = None) -> int:
     again = [e for e in exercises if e.id not in passed]
     outcomes = {}
     if any(look(tree, e).state == "ready" for e in again):
+        warm()
         from .check import check  # torch, only where something is to be run
 
         outcomes = {o.id: o for o in check(source, name, again)}
@@ -105,8 +107,6 @@ def _what_next(
 def watch(step: int) -> int:
     """Check now, and whenever the file is saved, until ^C."""
     path, seen = work_file(step), None
-    from .check import warm
-
     warm()
     while True:
         now = _stamp(path)

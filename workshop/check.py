@@ -7,7 +7,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field, replace
 
-from step02_mlp_parallel.launch import RankError, run_ranks, warm_up
+from step02_mlp_parallel.launch import RankError, run_ranks
 
 from .diagnosis import Verdict, judge
 from .exercises import Exercise
@@ -17,6 +17,7 @@ from .probes.registry import PLACES, probe
 from .rank_side import Item, Job, run_job
 from .report import about_trouble, about_verdict
 from .texts import text
+from .warm import warm
 
 BATCH = 30  # answers in one start of the ranks: each opens connections that stay until its end
 PATIENCE = 4.0  # seconds for one case of a probe; it needs milliseconds
@@ -81,13 +82,6 @@ def observe(items: list[Item], patience: float = PATIENCE) -> dict[str, list[Rep
                 found[item.label] = _completed(reports, journals, item, error)
                 break
     return found
-
-
-def warm() -> None:
-    """Start the server of ranks with the checker loaded in it; comes back at once."""
-    warm_up(
-        "workshop.rank_side", *sorted({f"workshop.probes.{place}" for place, _ in PLACES.values()})
-    )
 
 
 def _busy() -> float:
