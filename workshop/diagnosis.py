@@ -165,12 +165,21 @@ def compare(got: Any, expected: Any) -> str:
     error = (got.double() - expected.double()).abs()
     if not torch.isfinite(got).all():
         return f"not all numbers are finite: {_short(got)}, expected {_short(expected)}"
-    at = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    at = _place(int(error.argmax()), error.shape)
     place = f"at {list(at)}" if at else ""
     return (
         f"largest difference {error.max().item():g} {place}: got {got[at].item():g}, "
         f"expected {expected[at].item():g}"
     )
+
+
+def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    """The indices of the flat-th entry."""
+    at = []
+    for size in reversed(shape):
+        flat, index = divmod(flat, size)
+        at.append(index)
+    return tuple(reversed(at))
 
 
 def _kind(x: Any) -> str:

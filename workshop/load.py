@@ -10,9 +10,11 @@ import __future__
 
 import ast
 import difflib
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from .exercises import Exercise, Part, exercises_of
@@ -22,6 +24,7 @@ class LearnerError(Exception):
     """Something about the file that the learner should know; the message is meant for them."""
 
 
+@functools.lru_cache(maxsize=4)
 def parse(text: str, filename: str) -> ast.Module:
     """The file as a tree. Raises LearnerError with line and caret if Python can't read it."""
     try:
@@ -88,20 +91,30 @@ def _function(tree: ast.Module, filename: str, exercise: Exercise, part: Part) -
 def _run_definitions(tree: ast.Module, filename: str, names: dict[str, Any]) -> dict[str, str]:
     """Run the file's definitions one by one; returns what failed: name -> why."""
     failed = {}
+    for name, line, code in _compiled(tree, filename):
+        try:
+            exec(code, names)
+        except Exception as error:
+            failed[name] = f"line {line}: {type(error).__name__}: {error}"
+    return failed
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(tree: ast.Module, filename: str) -> list[tuple[str, int, CodeType]]:
+    """(name, line, code) of each definition, import and assignment at the top of the file."""
     kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
             ast.Assign, ast.AnnAssign)  # fmt: skip
+    flags = __future__.annotations.compiler_flag
+    found = []
     for node in tree.body:
         if not isinstance(node, kept):
             continue
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             continue
-        flags = __future__.annotations.compiler_flag
-        try:
-            exec(compile(ast.Module([node], []), filename, "exec", flags), names)
-        except Exception as error:
-            name = getattr(node, "name", f"line {node.lineno}")
-            failed[name] = f"line {node.lineno}: {type(error).__name__}: {error}"
-    return failed
+        name = getattr(node, "name", f"line {node.lineno}")
+        code = compile(ast.Module([node], []), filename, "exec", flags)
+        found.append((name, node.lineno, code))
+    return found
 
 
 def _definition(tree: ast.Module, part: Part) -> ast.FunctionDef | None:

@@ -130,9 +130,10 @@ def gathered(xs: Ranks, layout: Layout, dim: int, back: str, tape: Tape) -> Rank
 def gradients(ys: Ranks, upstream: Ranks, leaves: dict[str, Ranks]) -> list[dict[str, Any]]:
     """Each rank's own backward from its own upstream gradient: rank -> {name: gradient}."""
     flat = [leaf for ranks in leaves.values() for leaf in ranks]
-    live = [(y, u) for y, u in zip(ys, upstream, strict=True) if y.requires_grad]
+    live = [(y * u).sum() for y, u in zip(ys, upstream, strict=True) if y.requires_grad]
     if not live:
         return [dict.fromkeys(leaves) for _ in ys]
-    found = torch.autograd.grad([y for y, _ in live], flat, [u for _, u in live], allow_unused=True)
+    # Of one number: handed gradients, torch would load its symbolic shapes, a second or more.
+    found = torch.autograd.grad(torch.stack(live).sum(), flat, allow_unused=True)
     step = len(ys)
     return [{name: found[i * step + rank] for i, name in enumerate(leaves)} for rank in range(step)]

@@ -137,7 +137,7 @@ def watch(
         elif grads_wanted:
             tap.phase = "backward"
             given = copy.deepcopy(upstream)  # with its strides
-            y.backward(given)
+            _Above.apply(y, given).backward()  # type: ignore[no-untyped-call]
             tap.phase = "after"
             if not torch.equal(given, upstream):
                 seen.flags["upstream changed"] = "the gradient that came from above"
@@ -151,6 +151,20 @@ def watch(
     if tap.open_handles:
         seen.flags["not waited"] = str(tap.open_handles)
     return seen
+
+
+class _Above(torch.autograd.Function):
+    """What stands above: y's gradient is `given`, the very tensor, whatever its strides.
+    (`y.backward(given)` would load torch's symbolic shapes first: a second in each rank.)"""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, given: Tensor) -> Tensor:
+        ctx.given = given
+        return y.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.given, None
 
 
 def note_output(seen: Seen, y: Any, like: Tensor, name: str = "output") -> bool:
