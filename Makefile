@@ -22,13 +22,16 @@ PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
 .PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
-	bench-setup bench-parallel bench-loss bench-train bench-plan clean FORCE
+	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
 	@echo
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -e 's/:.*##/:/' | awk -F: '{printf "  make %-14s%s\n", $$1, $$2}'
 	@echo "  make test-step1    the tests of one step"
+	@echo "  the workshop (workshop/README.md), for step 2 and exercise 2.4, say:"
+	@echo "  make exercise-step2 | check-step2 | watch-step2 | progress | doctor"
+	@echo "  make play EX=2.4   | hint EX=2.4 | solution EX=2.4"
 	@echo
 	@echo "  options of train: TP= DP= MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
 
@@ -72,6 +75,21 @@ trajectories: .venv/ready  ## one model trained at seven layouts: equal losses, 
 
 test: .venv/ready  ## all tests, two at a time
 	@$(PY) -m pytest -n 2 tests $(ARGS)
+
+exercise-step%: .venv/ready
+	@$(PY) -m workshop exercise "$(patsubst 0%,%,$*)" $(if $(filter 1,$(FORCE)),--force)
+
+check-step%: .venv/ready
+	@$(PY) -m workshop check "$(patsubst 0%,%,$*)"
+
+watch-step%: .venv/ready
+	@$(PY) -m workshop watch "$(patsubst 0%,%,$*)"
+
+hint solution play: .venv/ready
+	@$(PY) -m workshop $@ $(EX)
+
+progress doctor:
+	@if [ -x $(PY) ]; then $(PY) -m workshop $@; else $(FIND_PYTHON); "$$p" -m workshop $@; fi
 
 test-step%: .venv/ready  ## the tests of one step: make test-step1 (test-step01 works too)
 	@$(PY) -m pytest -n 2 "tests/step0$(patsubst 0%,%,$*)" $(ARGS)

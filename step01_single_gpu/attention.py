@@ -70,6 +70,7 @@ class FusedQKV(nn.Module):
         return F.linear(x, self.weight.flatten(0, 1), self.bias.flatten())
 
 
+# exercise 1.1
 def attention_scores(q: Tensor, k: Tensor) -> Tensor:
     """Causal attention weights of each query: softmax(q kᵀ / √d) over the keys up to its own.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from .weights import generator_for
 
 
+# exercise 1.4
 def global_batch(
     tokens: Any, step: int, *, batch_size: int, seq_length: int, seed: int
 ) -> tuple[Tensor, Tensor]:

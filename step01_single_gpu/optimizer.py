@@ -29,6 +29,7 @@ def make_optimizer(
     return torch.optim.AdamW(groups, lr=lr, fused=True)
 
 
+# exercise 1.6
 def lr_at(step: int, *, peak: float, minimum: float, warmup: int, total: int) -> float:
     """Learning rate of optimizer step `step` (0, 1, …): linear warm-up, then a cosine.
 

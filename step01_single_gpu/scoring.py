@@ -13,6 +13,7 @@ from torch import Tensor
 from .model import in_eval_mode
 
 
+# exercise 1.5
 @torch.no_grad()
 def token_losses(
     model: Any,

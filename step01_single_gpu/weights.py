@@ -18,6 +18,7 @@ def generator_for(*key: object) -> torch.Generator:
     return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
+# exercise 1.3
 def draw_weight(name: str, shape: tuple[int, ...], std: float, seed: int) -> Tensor:
     """Draw the weight called `name` from N(0, std²): a function of its arguments only.
 

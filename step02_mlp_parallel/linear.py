@@ -52,6 +52,7 @@ class ColumnParallelLinear(ParallelModule):
         self.weight = _cut_weight((out_features, in_features), 0, group, std, seed, name)
         self.bias = _zeros(out_features // group_size(group), 0, group) if bias else None
 
+    # exercise 2.3
     def forward(self, x: Tensor) -> Tensor:
         _check_width(x, self.in_features, "in_features", self)
         y = column_parallel(x, self.weight, self.bias, self.group, overlap=self.overlap)
@@ -90,6 +91,7 @@ class RowParallelLinear(ParallelModule):
         self.weight = _cut_weight((out_features, in_features), 1, group, std, seed, name)
         self.bias = _zeros(out_features, None, group) if bias else None
 
+    # exercise 2.4
     def forward(self, x: Tensor) -> Tensor:
         width = self.in_features // group_size(self.group)
         _check_width(x, width, "this rank's part of in_features", self)

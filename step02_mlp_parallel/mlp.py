@@ -33,6 +33,7 @@ class ParallelMLP(nn.Module):
             4 * h, h, group=group, std=residual_std(config), seed=seed, name=dotted(name, "down")
         )
 
+    # exercise 2.5
     def forward(self, x: Tensor) -> Tensor:
         part = F.gelu(self.up(x), approximate=self.approximate)  # [b, s, 4h/n]
         output: Tensor = self.down(part)

@@ -67,6 +67,7 @@ class Cut(NamedTuple):
         return part
 
 
+# exercise 2.6
 def cut(full: Tensor, shard_dim: int | None, group: Group) -> Tensor:
     """This rank's part of `full`, in memory of its own; a copy of all of it for `None`.
 

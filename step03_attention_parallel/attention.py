@@ -57,6 +57,7 @@ class ParallelAttention(ParallelModule):
             h, h, group=group, std=std, seed=seed, name=dotted(name, "out")
         )
 
+    # exercise 3.1
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """`padding_mask` [b, s] bool, True = a real token: no query looks at the others."""
         q, k, v = rearrange(
@@ -108,6 +109,7 @@ class ParallelQKV(ParallelModule):
         return column_parallel(x, self.weight.flatten(0, 1), self.bias.flatten(), self.group)
 
 
+# exercise 3.2
 def cut_qkv(full: Tensor, group: Group) -> Tensor:
     """This rank's heads of a whole Q/K/V weight [3, h, h] or bias [3, h]: [3, h/n, …]."""
     return cut(full, 1, group)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from .rng import RNGTracker
 
 
+# exercise 3.5
 def recompute(run: Callable[[Tensor], Tensor], x: Tensor, rng: RNGTracker | None) -> Tensor:
     """`run(x)` keeping only x; backward runs it again, with the same random numbers.
 

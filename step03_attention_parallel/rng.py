@@ -31,6 +31,7 @@ class RNGTracker:
     Raises ValueError for an unknown mode or ranks that don't exist.
     """
 
+    # exercise 3.3
     def __init__(
         self,
         seed: int,
@@ -156,6 +157,7 @@ class _Stream:
         self.active = False
         self.states = {"cpu": torch.Generator().manual_seed(self.start).get_state()}
 
+    # exercise 3.4
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
         """The stream in the place of torch's global generators; inside itself it just goes on."""

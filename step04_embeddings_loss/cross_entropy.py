@@ -78,6 +78,7 @@ class Terms(NamedTuple):
     z_loss: float = 0.0
 
 
+# exercise 4.3
 def rank_statistics(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
     """This rank's part of the story of each token: [3, t], or [4, t] with label smoothing.
 
@@ -111,6 +112,7 @@ class Combined(NamedTuple):
     weight: Tensor  # this rank's exponentials times it are exp(logit - largest)
 
 
+# exercise 4.3
 def combine(own: Tensor, targets: Tensor, terms: Terms) -> Combined:
     """The statistics of all ranks out of each rank's, [3 or 4, t]: one MAX, one SUM of the rest."""
     largest = own[0].clone()
@@ -137,6 +139,7 @@ def token_losses(known: Combined, terms: Terms) -> Tensor:
     return losses
 
 
+# exercise 4.4
 def logits_gradient_(
     exponentials: Tensor, targets: Tensor, known: Combined, scale: Tensor, terms: Terms
 ) -> Tensor:

@@ -16,6 +16,7 @@ from step02_mlp_parallel.sharding import own_range
 from step02_mlp_parallel.wire import Group, group_size
 
 
+# exercise 4.1
 def padded_vocab_size(vocab_size: int, tp_size: int, multiple: int = 128) -> int:
     """The smallest size from `vocab_size` up that gives each rank a multiple of `multiple` rows.
 

@@ -1,0 +1,1 @@
+"""The workshop: turns each step into exercises, checks answers, explains mistakes."""

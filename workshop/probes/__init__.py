@@ -1,0 +1,1 @@
+"""One probe for each exercise: a small scene in which only that function is the learner's."""
