@@ -84,6 +84,7 @@ def run_ranks(
                     process.start()
                 theirs.close()  # only the rank holds it now, so its death closes the pipe
                 ranks.append((process, ours))
+            (Path(folder) / "go").touch()
             return _collect(ranks, timeout, Path(folder))
         finally:
             for process, pipe in ranks:
