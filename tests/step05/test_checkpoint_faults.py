@@ -137,7 +137,7 @@ def test_all_ranks_refuse_what_one_of_them_finds_damaged(tmp_path: Path) -> None
     """Each file's hash is computed by one rank only; a file that only rank 1 can't see."""
     saved_alone(tmp_path, 3.0)
     for result in run_ranks(refused, 2, str(tmp_path), 1):
-        assert result["said"].startswith("ValueError: rank 1 of 2: "), result  # no deadlock
+        assert result["said"].startswith("Agreed: rank 1 of 2: "), result  # no deadlock
         assert "is missing" in result["said"]
         assert result["untouched"]
     for step, how in ((5.0, "flipped bit"), (6.0, "state")):  # each is another rank's to check
@@ -154,7 +154,7 @@ def test_another_model_or_optimizer_is_refused(tmp_path: Path) -> None:
         ("sgd", "the checkpoint's optimizer is AdamW, this one is SGD"),
     ):
         for result in run_ranks(refused, 2, str(tmp_path), None, other):
-            assert result["said"].startswith("ValueError: "), result
+            assert result["said"].startswith("Agreed: "), result
             assert named in result["said"]
             assert result["untouched"]
     model = torch.nn.ModuleDict({"up": torch.nn.Linear(4, 8), "new": torch.nn.Linear(2, 2)})
@@ -231,7 +231,7 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_saved_is_refused_on_all_ranks(tmp_path: Path) -> None:
     for said in run_ranks(saving_is_refused, 2, str(tmp_path)):
         assert "2 ranks and no grid" in said["no grid"]
-        assert "ValueError: rank 1 of 2: step is -1" in said["step on rank 1"]
+        assert "Agreed: rank 1 of 2: step is -1" in said["step on rank 1"]
         assert "at different steps: [1, 2]" in said["two steps"]
         assert "extra must hold plain values" in said["extra"]
         assert "keep is 0" in said["keep"]

@@ -66,7 +66,7 @@ def test_a_run_leaves_all_its_files_and_opens_in_one_process(folder: Path) -> No
     printed = [
         row["printed"]
         for row in run_ranks(
-            train_ranks.run, 2, options(folder, run=run, tp=2, steps=20, lr=3e-2, profile=True)
+            train_ranks.run, 2, options(folder, run=run, tp=2, steps=150, lr=3e-2, profile=True)
         )
     ]
     assert "2-way tensor × 1-way data parallel" in printed[0]
@@ -79,7 +79,7 @@ def test_a_run_leaves_all_its_files_and_opens_in_one_process(folder: Path) -> No
         "rank 0",
         "rank 1",
     }
-    assert [row[0] for row in rows(run, "step", "loss")] == list(range(1, 21))
+    assert [row[0] for row in rows(run, "step", "loss")] == list(range(1, 151))
     valid, unigram = rows(run, "valid_loss", "unigram_loss")[-1]
     assert valid < unigram - 0.3, "it doesn't learn"
     assert newest_run(folder) == run
