@@ -26,6 +26,7 @@ MAY_CHANGE = (
 class Options(single.Options):
     """Train a GPT-2 on tp × dp ranks: under torchrun, or alone. Defaults fit a laptop."""
 
+    steps: int = 200
     tp: int | None = None
     """Tensor-parallel ranks; None is all ranks of a server (8 × 64 on 64 servers of 8)."""
     dp: int | None = None
