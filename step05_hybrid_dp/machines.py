@@ -81,7 +81,8 @@ _KNOWN = (
     # A core a rank, two of them, float32, gloo over the loopback device.
     Machine(
         "cpu-2core", 4 * GIB, {"fp32": 57 * 1e9}, 6 * GB, 1.2 * GB, 1.2 * GB, 2, False, 0.3 * GIB,
-        Rates(0.8, 16.0, 0.03, 0.3e-3, 1.0, 1.0, 1.0), "measured on one shared 2-core server",
+        Rates(0.8, 16.0, 0.03, 0.3e-3, 1.0, 1.0, 1.0),
+        "rough: peak and copy rate of one shared 2-core server, the rest guessed",
     ),
 )  # fmt: skip
 MACHINES = {machine.name: machine for machine in _KNOWN}
