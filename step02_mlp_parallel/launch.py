@@ -87,8 +87,9 @@ def run_ranks(
             (Path(folder) / "go").touch()
             return _collect(ranks, timeout, Path(folder))
         finally:
-            for process, pipe in ranks:
+            for process, _ in ranks:
                 process.kill()
+            for process, pipe in ranks:
                 process.join()
                 pipe.close()
 

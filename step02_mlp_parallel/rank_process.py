@@ -9,7 +9,6 @@ import pickle
 import signal
 import sys
 import threading
-import time
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,9 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Ranks that wait for one another look into the meeting file a hundred times a second each. More of
-# them than this first wait until all have been started, at four looks a second.
-CROWD = 32
+from .crowd import wait_for_all
 
 
 @dataclass
@@ -54,8 +51,7 @@ def rank_main(
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     torch.set_num_threads(1)
     torch.manual_seed(rank)  # ranks that lean on the global seed shall differ at once
-    while world_size > CROWD and not (Path(folder) / "go").exists():
-        time.sleep(0.25)
+    wait_for_all(world_size, Path(folder) / "go")
     try:
         fn, args = pickle.loads(job)
         dist.init_process_group(

@@ -68,7 +68,14 @@ def main(options: Options) -> Outcome:
 
 def _watched(options: Options, folder: Path) -> tuple[list[Outcome], int]:
     """Start the ranks in a thread and show how far they are; also the least memory seen free."""
-    warm_up("torch._dynamo", "step05_hybrid_dp.grid_step")  # once, for all
+    # Once, for all: what a rank would else import by itself.
+    warm_up(
+        "torch._dynamo",
+        "torch.utils.serialization.config",
+        "step01_single_gpu.programs",
+        "tqdm",
+        "step05_hybrid_dp.grid_step",
+    )
     result: dict[str, Any] = {}
 
     def run() -> None:

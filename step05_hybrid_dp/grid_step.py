@@ -13,6 +13,7 @@ from torch import Tensor
 from step01_single_gpu.config import GPTConfig
 from step01_single_gpu.model import GPT
 from step01_single_gpu.optimizer import make_optimizer
+from step02_mlp_parallel.crowd import let_others_first
 from step02_mlp_parallel.sharding import cuts
 from step03_attention_parallel import RNGTracker
 from step04_embeddings_loss import ParallelGPT
@@ -54,6 +55,7 @@ def one_rank(tp_size: int, folder: Path) -> Outcome:
     _reached(folder, 0)
     dp = dist.get_world_size() // tp_size
     grid = Grid(tp_size, dp, device_type="cpu")
+    let_others_first()
     _reached(folder, 1)
     rng = RNGTracker(
         SEED, tp_rank=grid.tp_rank, tp_size=grid.tp_size, dp_rank=grid.dp_rank, mode="invariant"
