@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing as mp
 import os
 import pickle
@@ -43,6 +44,8 @@ def rank_main(
     A rank that left at once would close its connections while others still read from them, and a
     rank that failed would make its peers fail too, and hide which was the first.
     """
+    # What the server had loaded is shared with it until someone writes there, as a collection does.
+    gc.freeze()
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
