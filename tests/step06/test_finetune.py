@@ -24,26 +24,6 @@ from tests.step06 import finetune_ranks
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "is", "it", *"abcde"]
 ENTRIES += ["yes", "no", "who", *"xyz."]
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "is",
-    "it",
-    "a",
-    "b",
-    "c",
-    "d",
-    "e",
-    "yes",
-    "no",
-    "who",
-    "x",
-    "y",
-    "z",
-    ".",
-]
 CONFIG = BertConfig(len(ENTRIES), 24, 16, num_layers=1, num_heads=4, norm="original")
 
 
@@ -172,8 +152,6 @@ def test_options_name_what_would_work() -> None:
             Options(**change)  # type: ignore[arg-type]
     words = ["--task", "race", "--preset", "1.3b", "--lr", "1e-3", "--data", "."]
     given = tyro.cli(Options, args=words)
-        Options, args=["--task", "race", "--preset", "1.3b", "--lr", "1e-3", "--data", "."]
-    )
     assert given.settings == (16, 1e-3, 3, 0, 0)
     assert Options().settings.train_rows > 1000
     assert Options(train_rows=0, epochs=7).settings[2:] == (7, 0, 1000)
