@@ -41,7 +41,7 @@ from .finetune_step import Place, backward_rows, linear_rate, predict
 from .parallel_bert import ParallelBERT
 from .pretrained import minilm, read_bert
 from .task_rows import epoch_batches
-from .tasks import Task, make_task, read_examples, subset, with_valid
+from .tasks import Task, make_task, read_examples, subset, those_that_fit, with_valid
 from .wordpiece import read_wordpiece
 
 
@@ -134,6 +134,12 @@ def ready(options: Options) -> Opened:
     examples, remarks = read_examples(
         options.task, options.data, downloads, skip_malformed=options.skip_malformed
     )
+    if options.settings.whole:
+        fit = those_that_fit(examples, tokenizer, seq_length)
+        for what, some, all_of_it in zip(("learn from", "score"), fit, examples, strict=True):
+            few = f"{len(some):,} of {len(all_of_it):,} examples to {what}"
+            remarks.append(f"{few} fit in {seq_length} tokens; the others are left out")
+        examples = fit
     examples = subset(examples, options.settings.train_rows, options.settings.valid_rows)
     task = make_task(
         options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride

@@ -40,7 +40,9 @@ class Options:
     seed: int = 0
     """The first seed; the others follow."""
     seq_length: int | None = None
-    """Tokens in a row; None is 128, or 384 for spans, or what the model has positions for."""
+    """Tokens in a row; None is the preset's, or what the model has positions for."""
+    whole: bool | None = None
+    """Leave out examples that are longer than a row, where they are cut else."""
     stride: int = 128
     """Spans: how far apart windows over a long text begin, in tokens."""
     micro_batch_size: int | None = None
@@ -88,6 +90,8 @@ class Options:
         for name in ("train_rows", "valid_rows"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"--{name} is {getattr(self, name)}; it must be 0 (all) or more")
+        if self.whole and self.spans:
+            raise ValueError("--whole is not for spans: long texts are read window by window")
         if not 0.0 <= self.warmup <= 1.0:
             raise ValueError(f"--warmup is {self.warmup}; it is a share of the steps, 0 to 1")
         if self.lr is not None and not self.lr > 0.0:
@@ -116,7 +120,8 @@ def check_positions(options: Options, config: BertConfig, vocabulary: int) -> in
             f"{config.vocab_size}: take vocab.txt and model.safetensors from one place"
         )
     if options.seq_length is None:
-        return min(384 if options.spans else 128, config.seq_length)
+        preset = options.settings.seq_length or (384 if options.spans else 128)
+        return min(preset, config.seq_length)
     if options.seq_length > config.seq_length:
         raise ValueError(
             f"--seq_length {options.seq_length} is longer than the model's {config.seq_length} "

@@ -246,6 +246,24 @@ def _spans(
     return Spans(name, rows[0], rows[1], list(examples.valid), windows, name == "squad2")
 
 
+def those_that_fit(
+    examples: stand_ins.Split, tokenizer: Tokenizer, seq_length: int
+) -> stand_ins.Split:
+    """The pairs, or choices, whose texts are rows of at most seq_length tokens without a cut."""
+
+    def kept(part: list[Any]) -> list[Any]:
+        pairs = [_texts(example) for example in part]
+        flat = [pair for own in pairs for pair in own]
+        lengths = iter([len(e.ids) for e in tokenizer.encode_batch(flat)])
+        fits = [max([next(lengths) for _ in own]) <= seq_length for own in pairs]
+        return [example for example, fit in zip(part, fits, strict=True) if fit]
+
+    found = stand_ins.Split(*(kept(part) for part in examples))
+    if not found.train or not found.valid:
+        raise ValueError(f"no example fits in {seq_length} tokens; use a longer --seq-length")
+    return found
+
+
 def subset(examples: stand_ins.Split, train: int, valid: int) -> stand_ins.Split:
     """So many of each, drawn in an order that depends on nothing; 0 is all of them. (The held-out
     ones are put in that order in any case: the first few are then a fair look.)"""

@@ -18,7 +18,7 @@ from step06_bert_layernorm.finetune_options import Options, check_layout, check_
 from step06_bert_layernorm.finetune_report import results, table
 from step06_bert_layernorm.task_files import Choice, Pair, Question
 from step06_bert_layernorm.task_stand_ins import Split
-from step06_bert_layernorm.tasks import make_task, subset, with_valid
+from step06_bert_layernorm.tasks import make_task, subset, those_that_fit, with_valid
 from step06_bert_layernorm.wordpiece import read_wordpiece
 from tests.step06 import finetune_ranks
 
@@ -145,6 +145,7 @@ def test_options_name_what_would_work() -> None:
         ({"batch_size": 0}, "--batch_size is 0; it must be at least 1"),
         ({"seeds": 0}, "--seeds is 0"),
         ({"train_rows": -1}, "--train_rows is -1; it must be 0"),
+        ({"task": "squad", "whole": True}, "--whole is not for spans"),
         ({"warmup": 10.0}, "--warmup is 10.0; it is a share"),
         ({"lr": 0.0}, "--lr is 0.0"),
     ):
@@ -152,9 +153,10 @@ def test_options_name_what_would_work() -> None:
             Options(**change)  # type: ignore[arg-type]
     words = ["--task", "race", "--preset", "1.3b", "--lr", "1e-3", "--data", "."]
     given = tyro.cli(Options, args=words)
-    assert given.settings == (16, 1e-3, 3, 0, 0)
-    assert Options().settings.train_rows > 1000
-    assert Options(train_rows=0, epochs=7).settings[2:] == (7, 0, 1000)
+    assert given.settings[:3] == (16, 1e-3, 3)
+    assert Options().settings.whole
+    changed = Options(whole=False, valid_rows=7).settings
+    assert (changed.whole, changed.valid_rows, changed.train_rows) == (False, 7, 0)
     assert check_positions(Options(), CONFIG, 19) == 24
     assert check_layout(Options(dp=2), CONFIG, 8) == (4, 2)
 
@@ -197,7 +199,7 @@ def test_spans_are_answered_out_of_the_text(weights: Path) -> None:
     assert starts == [[0, 0], [6, 7], [0, 0], [0, 0]]
     logits = torch.full((8, 2, 12), -torch.inf)
     for row, window in zip(logits, task.valid, strict=True):
-        row[:, torch.tensor(window.allowed)] = 0.0
+        row[:, : window.length][:, torch.tensor(window.allowed)] = 0.0
     logits[1, 0, 6] = logits[1, 1, 7] = 9.0  # q1: "x y"
     logits[4:, :, 0] = 5.0  # q2: no answer, in any window
     probabilities = task.probabilities(logits)
@@ -210,6 +212,20 @@ def test_spans_are_answered_out_of_the_text(weights: Path) -> None:
     found = task.score(task.probabilities(logits))
     assert (found["exact"], found["best_f1"]) == (0.5, 1.0)
     json.dumps(found, allow_nan=False)
+
+
+def test_what_would_be_cut_can_be_left_out(weights: Path) -> None:
+    """Of all options of a choice, the longest one counts."""
+    tokenizer = read_wordpiece(weights / "vocab.txt")
+    pairs = [Pair("a b", " ".join("abcdex"[:n]), 0) for n in range(1, 7)]
+    fit = those_that_fit(Split(pairs, pairs[:3]), tokenizer, 9)
+    assert fit == (pairs[:4], pairs[:3])
+    task = make_task("rte", fit, tokenizer, seq_length=9, stride=1)
+    assert [row.length for row in task.train] == [6, 7, 8, 9]
+    choices = [Choice("a b", "it is _", ("a", "b", "c", option), 0) for option in ("d", "d e x")]
+    assert those_that_fit(Split(choices, choices), tokenizer, 8).train == choices[:1]
+    with pytest.raises(ValueError, match="no example fits in 5 tokens"):
+        those_that_fit(Split(pairs, pairs), tokenizer, 5)
 
 
 def test_a_subset_depends_on_nothing_and_a_look_is_part_of_it() -> None:
