@@ -40,8 +40,9 @@ from .finetune_report import report
 from .finetune_step import Place, backward_rows, linear_rate, predict
 from .parallel_bert import ParallelBERT
 from .pretrained import minilm, read_bert
+from .task_examples import read_examples, subset, those_that_fit
 from .task_rows import epoch_batches
-from .tasks import Task, make_task, read_examples, subset, those_that_fit, with_valid
+from .tasks import Task, make_task, with_valid
 from .wordpiece import read_wordpiece
 
 

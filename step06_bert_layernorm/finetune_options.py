@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from .config import BertConfig
+from .task_examples import OFFICIAL, STAND_INS
 from .task_presets import SIZES, Preset, preset
-from .tasks import OFFICIAL, STAND_INS
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The tasks by name: where their examples come from, the rows they make, and how they are scored.
+"""The tasks: the rows that their examples make, and how they are scored.
 
 Every task puts q questions to a row, each a choice among n: the class of a pair, the right option,
 or the first and the last token of a span. A model's logits are [rows, q, n] whatever the task is.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,30 +16,16 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from step01_single_gpu.dropout import DropoutFunction
-from step01_single_gpu.weights import generator_for
 
 from . import task_files as files
-from . import task_stand_ins as stand_ins
 from .heads import Classifier, SpanReader
+from .task_examples import STAND_INS, texts_of
 from .task_files import Choice, Pair, Question
 from .task_metrics import accuracy_by_group, best_threshold, binary_f1, squad_scores, token_f1
 from .task_rows import Row, pair_text
 from .task_spans import log_probabilities, n_best, no_answer_score, span_labels, span_windows
+from .task_stand_ins import Split
 
-STAND_INS = {
-    "boolq": (stand_ins.boolq, ("no", "yes")),
-    "rte": (stand_ins.rte, ("entailment", "not_entailment")),
-    "mrpc": (stand_ins.mrpc, ("not_equivalent", "equivalent")),
-    "sciq": (stand_ins.sciq, None),
-    "squad-sample": (stand_ins.squad_sample, None),
-}
-OFFICIAL = {  # task -> what is expected in --data
-    "mnli": ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"),
-    "qqp": ("train.tsv", "dev.tsv"),
-    "race": ("train", "dev"),
-    "squad": ("train-v1.1.json", "dev-v1.1.json"),
-    "squad2": ("train-v2.0.json", "dev-v2.0.json"),
-}
 WITH_F1 = ("qqp", "mrpc")
 NO_SPAN = 1e3  # how much likelier "no answer" is in an empty context
 
@@ -146,45 +131,8 @@ class Spans:
 Task = Choices | Spans
 
 
-def read_examples(
-    name: str, data: Path | None, downloads: Path, *, skip_malformed: bool = False
-) -> tuple[stand_ins.Split, list[str]]:
-    """Examples of the task called `name`, and remarks for the user.
-
-    A stand-in comes from its package; one of the paper's from its official files in `data`. Raises
-    ValueError for an unknown task, and for files that are missing or malformed.
-    """
-    if name in STAND_INS:
-        if data is not None:
-            raise ValueError(f"task {name} comes from a package; leave --data out")
-        return STAND_INS[name][0](downloads), []
-    if name not in OFFICIAL:
-        known = ", ".join([*STAND_INS, *OFFICIAL])
-        raise ValueError(f"there is no task {name!r}; these are known: {known}")
-    expected = OFFICIAL[name]
-    if data is None or not all((data / one).exists() for one in expected):
-        raise ValueError(
-            f"task {name} is in no package that could be fetched: get its official files and give "
-            f"their folder with --data; it must hold {', '.join(expected)}"
-        )
-    paths = [data / one for one in expected]
-    if name == "race":
-        return stand_ins.Split(*(files.read_race(path) for path in paths)), []
-    if name in ("squad", "squad2"):
-        read = [files.read_squad(path, no_answer=name == "squad2") for path in paths]
-        return stand_ins.Split(*read), []
-    columns = files.MNLI if name == "mnli" else files.QQP
-    found, remarks = [], []
-    for path, group in zip(paths, ("", "matched", "mismatched"), strict=False):
-        pairs, bad = files.read_tsv(path, columns, group, skip_malformed=skip_malformed)
-        found.append(pairs)
-        if bad:
-            remarks.append(f"{path}: {len(bad)} malformed lines left out, line {bad[0]} first")
-    return stand_ins.Split(found[0], [pair for pairs in found[1:] for pair in pairs]), remarks
-
-
 def make_task(
-    name: str, examples: stand_ins.Split, tokenizer: Tokenizer, *, seq_length: int, stride: int
+    name: str, examples: Split, tokenizer: Tokenizer, *, seq_length: int, stride: int
 ) -> Task:
     """Tokenise the examples. Errors as in `pair_text` and `span_windows`."""
     if isinstance(examples.train[0], Question):
@@ -204,7 +152,7 @@ def _choice_rows(
 ) -> list[Row]:
     pairs: list[tuple[str, str]] = []
     for example in examples:
-        pairs += _texts(example)
+        pairs += texts_of(example)
     flat = [text for pair in pairs for text in pair]
     ids = [e.ids for e in tokenizer.encode_batch(flat, add_special_tokens=False)]
     special = {f"{name}_id": tokenizer.token_to_id(f"[{name.upper()}]") for name in ("cls", "sep")}
@@ -212,23 +160,10 @@ def _choice_rows(
         pair_text(first, second, seq_length, **special)
         for first, second in zip(ids[::2], ids[1::2], strict=True)
     )
-    return [Row([next(texts) for _ in _texts(e)], [e.label]) for e in examples]
+    return [Row([next(texts) for _ in texts_of(e)], [e.label]) for e in examples]
 
 
-def _texts(example: Pair | Choice) -> list[tuple[str, str]]:
-    """The texts of a row, each (first, second). An option stands where the question has its gap,
-    "_", or behind it."""
-    if isinstance(example, Pair):
-        return [(example.first, example.second)]
-    question = example.question
-    gap = "_" in question
-    filled = [question.replace("_", o, 1) if gap else f"{question} {o}" for o in example.options]
-    return [(example.context, text) for text in filled]
-
-
-def _spans(
-    name: str, examples: stand_ins.Split, tokenizer: Tokenizer, seq_length: int, stride: int
-) -> Spans:
+def _spans(name: str, examples: Split, tokenizer: Tokenizer, seq_length: int, stride: int) -> Spans:
     rows: list[list[Row]] = []
     windows: list[list[Any]] = []
     for part in examples:
@@ -244,35 +179,6 @@ def _spans(
             ]
         rows.append(own)
     return Spans(name, rows[0], rows[1], list(examples.valid), windows, name == "squad2")
-
-
-def those_that_fit(
-    examples: stand_ins.Split, tokenizer: Tokenizer, seq_length: int
-) -> stand_ins.Split:
-    """The pairs, or choices, whose texts are rows of at most seq_length tokens without a cut."""
-
-    def kept(part: list[Any]) -> list[Any]:
-        pairs = [_texts(example) for example in part]
-        flat = [pair for own in pairs for pair in own]
-        lengths = iter([len(e.ids) for e in tokenizer.encode_batch(flat)])
-        fits = [max([next(lengths) for _ in own]) <= seq_length for own in pairs]
-        return [example for example, fit in zip(part, fits, strict=True) if fit]
-
-    found = stand_ins.Split(*(kept(part) for part in examples))
-    if not found.train or not found.valid:
-        raise ValueError(f"no example fits in {seq_length} tokens; use a longer --seq-length")
-    return found
-
-
-def subset(examples: stand_ins.Split, train: int, valid: int) -> stand_ins.Split:
-    """So many of each, drawn in an order that depends on nothing; 0 is all of them. (The held-out
-    ones are put in that order in any case: the first few are then a fair look.)"""
-
-    def drawn(part: list[Any], count: int) -> list[Any]:
-        order = torch.randperm(len(part), generator=generator_for("fine-tuning subset"))
-        return [part[i] for i in order[: count or len(part)].tolist()]
-
-    return stand_ins.Split(drawn(examples.train, train), drawn(examples.valid, valid))
 
 
 def with_valid(task: Task, count: int) -> Task:

@@ -16,9 +16,10 @@ from step02_mlp_parallel import run_ranks
 from step06_bert_layernorm import BERT, BertConfig, to_huggingface_bert
 from step06_bert_layernorm.finetune_options import Options, check_layout, check_positions
 from step06_bert_layernorm.finetune_report import results, table
+from step06_bert_layernorm.task_examples import subset, those_that_fit
 from step06_bert_layernorm.task_files import Choice, Pair, Question
 from step06_bert_layernorm.task_stand_ins import Split
-from step06_bert_layernorm.tasks import make_task, subset, those_that_fit, with_valid
+from step06_bert_layernorm.tasks import make_task, with_valid
 from step06_bert_layernorm.wordpiece import read_wordpiece
 from tests.step06 import finetune_ranks
 

@@ -11,6 +11,7 @@ import pytest
 
 from step06_bert_layernorm import task_stand_ins as stand_ins
 from step06_bert_layernorm.arrow_stream import read_arrow
+from step06_bert_layernorm.task_examples import read_examples
 from step06_bert_layernorm.task_files import (
     MNLI,
     QQP,
@@ -21,7 +22,6 @@ from step06_bert_layernorm.task_files import (
     read_squad,
     read_tsv,
 )
-from step06_bert_layernorm.tasks import read_examples
 from tests.step01.test_real_data import DOWNLOADS, fetched
 
 MNLI_LINES = [

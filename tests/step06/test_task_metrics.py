@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from step06_bert_layernorm.task_examples import OFFICIAL, STAND_INS
 from step06_bert_layernorm.task_metrics import (
     accuracy,
     accuracy_by_group,
@@ -15,7 +16,6 @@ from step06_bert_layernorm.task_metrics import (
     token_f1,
 )
 from step06_bert_layernorm.task_presets import LAPTOP, STANDS_IN_FOR, TABLE_6, preset
-from step06_bert_layernorm.tasks import OFFICIAL, STAND_INS
 
 
 def test_accuracy_counts_rows() -> None:
