@@ -127,10 +127,8 @@ def fetch(options: Options, turn: bool) -> None:
 def ready(options: Options) -> Opened:
     """Read it all. Errors as those of the readers, `check_positions` and `make_task`."""
     downloads = options.root / "downloads"
-    folder = options.weights or minilm(downloads)
-    config, weights = read_bert(folder, heads=False)
+    config, weights, tokenizer = pretrained(options.weights or minilm(downloads))
     config = dataclasses.replace(config, dropout=options.dropout)
-    tokenizer: Tokenizer = read_wordpiece(folder / "vocab.txt")
     seq_length = check_positions(options, config, tokenizer.get_vocab_size())
     examples, remarks = read_examples(
         options.task, options.data, downloads, skip_malformed=options.skip_malformed
@@ -146,6 +144,11 @@ def ready(options: Options) -> Opened:
         options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride
     )
     return Opened(config, weights, task, tokenizer.token_to_id("[PAD]"), remarks)
+
+
+def pretrained(folder: Path) -> tuple[BertConfig, dict[str, Tensor], Tokenizer]:
+    """Sizes, whole weights without heads, and tokenizer of the BERT in `folder`."""
+    return *read_bert(folder, heads=False), read_wordpiece(folder / "vocab.txt")
 
 
 def layout(options: Options, config: BertConfig, world_size: int) -> tuple[int, int]:
