@@ -37,7 +37,7 @@ from step05_hybrid_dp.start import join, run_ranked
 from .config import BertConfig
 from .finetune_options import Options, check_layout, check_positions
 from .finetune_report import report
-from .finetune_step import Place, backward_rows, linear_rate, predict
+from .finetune_step import Context, Place, backward_rows, linear_rate, predict
 from .parallel_bert import ParallelBERT
 from .pretrained import minilm, read_bert
 from .task_examples import read_examples, subset, those_that_fit
@@ -70,19 +70,25 @@ def main(options: Options) -> Path:
     for turn in (everyone.tp_rank == 0, os.environ.get("LOCAL_RANK", "0") == "0"):
         together(everyone, partial(fetch, options, turn))  # one rank, then one of each server
     opened: list[Opened] = []
-    digests = together(everyone, lambda: (opened.append(ready(options)), opened[0].digest)[1])
+
+    def open_it() -> str:
+        opened.append(ready(options))
+        return opened[0].digest
+
+    digests = together(everyone, open_it)
     if len(set(digests)) > 1:
         raise Agreed(f"ranks have other rows than rank 0: the hashes are {digests}")
     config, weights, task, pad_id, remarks = opened[0]
     tp, dp = together(everyone, lambda: layout(options, config, everyone.tp_size))[0]
     grid = Grid(tp, dp, device_type=device.type, timeout=options.timeout)
-    autocast = partial(torch.autocast, device.type, torch.bfloat16)
-    place = Place(
-        grid, pad_id, device, options.micro_batch_size, autocast if options.bf16 else nullcontext
-    )
+    context: Context = nullcontext
+    if options.bf16:
+        context = partial(torch.autocast, device.type, torch.bfloat16)
+    place = Place(grid, pad_id, device, options.micro_batch_size, context)
     run = rank_zero(grid, lambda: new_run(options.run, options.task))
     own: list[Metrics] = []
-    rank_zero(grid, lambda: (own.append(Metrics(run)), write_options(run, options)))
+    rank_zero(grid, lambda: own.append(Metrics(run)))
+    rank_zero(grid, lambda: write_options(run, options))
     tuning = FineTuning(options, grid, config, weights, task, place, run, own[0] if own else None)
     if own:
         rows = f"{len(task.train):,} rows to learn from, {len(task.valid):,} held out"

@@ -34,7 +34,7 @@ class Place:
 
 
 def backward_rows(
-    model: nn.Module, rows: Sequence[Row], step: int, place: Place, rng: RNGTracker | None = None
+    model: Any, rows: Sequence[Row], step: int, place: Place, rng: RNGTracker | None = None
 ) -> Tensor:
     """Gradients of the mean loss over a global batch's rows and their questions; returns that mean.
 

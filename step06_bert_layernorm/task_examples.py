@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from . import task_files as files
 from . import task_stand_ins as stand_ins
 from .task_files import Choice, Pair
 
-STAND_INS = {
+STAND_INS: dict[str, tuple[Callable[[Path], stand_ins.Split], tuple[str, ...] | None]] = {
     "boolq": (stand_ins.boolq, ("no", "yes")),
     "rte": (stand_ins.rte, ("entailment", "not_entailment")),
     "mrpc": (stand_ins.mrpc, ("not_equivalent", "equivalent")),

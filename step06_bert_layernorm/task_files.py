@@ -121,7 +121,8 @@ def read_race(folder: Path) -> list[Choice]:
 def read_squad(path: Path, *, no_answer: bool) -> list[Question]:
     """SQuAD 1.1's questions, or 2.0's with `no_answer`, where a question may have no answer."""
     found = []
-    entry = where = None
+    entry: Any = None
+    where: str | None = None
     try:
         for a, article in enumerate(_json(path)["data"]):
             for p, paragraph in enumerate(article["paragraphs"]):
