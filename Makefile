@@ -21,7 +21,7 @@ TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
+.PHONY: help setup data train train-step1 sample evaluate export finetune plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
 	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor clean FORCE
 
 help:  ## this list
@@ -59,6 +59,11 @@ evaluate: .venv/ready  ## perplexities and LAMBADA accuracy of the newest run
 
 export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
 	@$(PY) -m step05_hybrid_dp.export --to "$(TO)" $(RUN_OPTION)
+
+finetune: .venv/ready  ## fine-tune a BERT on a task, on TP=2 x DP=1 ranks: TASK=boolq WEIGHTS= DATA= SEEDS=
+	@$(TORCHRUN) -m -- step06_bert_layernorm.finetune --tp $(TP) --dp $(DP) \
+		$(if $(TASK),--task $(TASK)) $(if $(WEIGHTS),--weights "$(WEIGHTS)") \
+		$(if $(DATA),--data "$(DATA)") $(if $(SEEDS),--seeds $(SEEDS)) $(RUN_OPTION)
 
 plan: .venv/ready  ## does a model fit, how long will it train? MODEL= TP= DP= MACHINE=
 	@$(PY) -m step05_hybrid_dp.plan $(if $(MODEL),--model $(MODEL)) $(PLAN_LAYOUT) \

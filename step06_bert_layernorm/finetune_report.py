@@ -1,0 +1,101 @@
+"""What fine-tuning leaves: a table, a plot, results.json and the answers themselves."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from step01_single_gpu.run_folder import Metrics, write_text
+
+from .tasks import Task
+
+
+def report(
+    run: Path, task: Task, seeds: list[int], logits: list[Tensor], metrics: Metrics, seconds: float
+) -> dict[str, Any]:
+    """Score each seed's logits, their median and their ensemble; print, plot and write it all."""
+    found = results(task, seeds, logits) | {"seconds": round(seconds, 1)}
+    probabilities = ensemble(task, logits)
+    write_text(run / "results.json", json.dumps(found, indent=2) + "\n")
+    answers = json.dumps(task.predictions(probabilities), ensure_ascii=False)
+    write_text(run / "predictions.json", answers + "\n")
+    plot_curve(metrics, run / "curve.png", task.primary, found)
+    print(table(found))
+    print(f"in {run}: config.json, metrics.jsonl, results.json, predictions.json, curve.png")
+    return found
+
+
+def ensemble(task: Task, logits: list[Tensor]) -> Tensor:
+    """The mean of the seeds' probabilities (the paper's five-way ensemble)."""
+    return torch.stack([task.probabilities(one) for one in logits]).mean(0)
+
+
+def results(task: Task, seeds: list[int], logits: list[Tensor]) -> dict[str, Any]:
+    """Scores as shares of 1: "floor" (one answer to all), each seed's, and of several "median" and
+    "ensemble"."""
+    scores = [task.score(task.probabilities(one)) for one in logits]
+    found: dict[str, Any] = {
+        "task": task.name,
+        "rows": {"train": len(task.train), "valid": len(task.valid)},
+        "floor": task.floor(),
+        "seeds": [{"seed": s, **score} for s, score in zip(seeds, scores, strict=True)],
+    }
+    if len(seeds) > 1:
+        found["median"] = {k: statistics.median(score[k] for score in scores) for k in scores[0]}
+        found["ensemble"] = task.score(ensemble(task, logits))
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    """The results as lines, in per cent."""
+    rows = [("one answer to all", found["floor"])]
+    rows += [(f"seed {score['seed']}", score) for score in found["seeds"]]
+    rows += [(name, found[name]) for name in ("median", "ensemble") if name in found]
+    names = [name for name in found["seeds"][0] if name != "seed"]
+    left = max(len(name) for name, _ in rows)
+    lines = [f"{'':<{left}}  " + "  ".join(names)]
+    for name, scores in rows:
+        cells = [
+            f"{scores[k] if k == 'best_threshold' else 100 * scores[k]:{len(k)}.1f}"
+            if k in scores
+            else " " * len(k)
+            for k in names
+        ]
+        lines.append(f"{name:<{left}}  " + "  ".join(cells))
+    return "\n".join(lines)
+
+
+def plot_curve(metrics: Metrics, path: Path, primary: str, found: dict[str, Any]) -> None:
+    """curve.png: the score against the optimizer step, each seed, and the line to get above."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    last = max(row["step"] for row in metrics.rows)
+    for number, score in enumerate(found["seeds"]):
+        looks = [
+            (row["step"], 100 * row[primary])
+            for row in metrics.rows
+            if primary in row and row["seed"] == score["seed"]
+        ]
+        color = f"C{number % 10}"
+        if looks:
+            axes.plot(*zip(*looks, strict=True), color=color, alpha=0.5, marker=".", lw=1)
+        label = f"seed {score['seed']}, all held-out rows"
+        axes.plot(last, 100 * score[primary], color=color, marker="o", ls="", label=label)
+    if "ensemble" in found:
+        axes.plot(last, 100 * found["ensemble"][primary], "k*", ms=12, label="ensemble")
+    floor = 100 * found["floor"][primary]
+    axes.axhline(floor, color="gray", ls="--", lw=1, label="one answer to all")
+    axes.set(xlabel="optimizer step", ylabel=f"{primary} (%)", title=found["task"])
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
