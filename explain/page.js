@@ -4,7 +4,7 @@
 const VERSION = 1; // of the recording's form, as in record.py
 const recording = JSON.parse(document.getElementById("recording").textContent);
 const $ = (id) => document.getElementById(id);
-const state = { ranks: 2, step: "ln1", replay: false, which: "" };
+const state = { ranks: 2, step: "x", replay: false, which: "" };
 
 function run(ranks, mistake) {
   return recording.runs.find((r) => r.ranks === ranks && r.misconception === mistake);
@@ -40,7 +40,7 @@ function drawMap() {
       const step = recording.steps[event.name];
       if (step.phase !== phase) return [];
       const kind = [step.mark, wired(event) ? "wired" : "", event.parted ? "parted" : "",
-        i === partsAt ? "first" : ""].filter(Boolean).join(" ");
+        i === partsAt ? "first" : "", event.same ? "" : "own"].filter(Boolean).join(" ");
       const says = `${step.title}${wired(event) ? ", sends" : ""}${event.parted ? ", not the reference's numbers" : ""}`;
       const chip = el("button", { type: "button", class: `chip ${kind}`, "data-step": event.name,
         "aria-label": says, title: says }, step.short);
@@ -76,11 +76,13 @@ function drawStep() {
     event.name.startsWith("attention") ? "attention" : "block"}`;
   $("title").textContent = step.title;
   $("formula").textContent = step.formula;
-  $("text").textContent = step.text;
+  $("text").textContent = event.against === event.name ? step.text
+    : `In this run the mistake is inside already: compare with “${recording.steps[event.against].title}”.`;
   const turned = event.name.endsWith(".weight.grad") && event.shape.length > 1;
   const paper = (dims) => size(turned ? [...dims.slice(0, -2), dims.at(-1), dims.at(-2)] : dims);
+  const same = event.same ? "the same on each" : "to be the same on each, but it is not";
   $("shape").textContent = {
-    replicated: `all of [${paper(event.shape)}], the same on each`,
+    replicated: `all of [${paper(event.shape)}], ${same}`,
     cut: `[${paper(event.shape)}] of the whole [${paper(event.whole)}]`,
     partial: `[${paper(event.shape)}], one term of the sum`,
   }[event.layout] + (state.ranks === 1 ? " (there is one rank)" : "");
@@ -109,8 +111,8 @@ function drawMistake() {
   $("go").hidden = at === null;
   $("parting").textContent = at === null
     ? "At 1 rank nothing is wrong: a test with one rank would never see it. Move the slider."
-    : `The numbers part at step ${at + 1}, ${recording.steps[events[at].name].title} ` +
-      `(${recording.steps[events[at].name].phase}): off by up to ${small(events[at].difference)}.`;
+    : `The numbers part at step ${at + 1}, “${recording.steps[events[at].name].title}”: ` +
+      `off by up to ${small(events[at].difference)}.`;
 }
 
 // A collective with the numbers before it and after it; anything else with what it gave.
@@ -123,8 +125,8 @@ function drawTensor(event, before, rank) {
   if (!mark) return [after];
   const sends = event.sent[rank].length > 0;
   const missing = !sends && twin && wired(twin);
-  const text = sends ? `${mark} adds up over ${state.ranks} ranks`
-    : missing ? `${mark} should add up here` : `${mark} sends nothing`;
+  const text = sends ? `Σ  ${mark} adds up over ${state.ranks} ranks`
+    : missing ? `✗  ${mark} does not add up here` : `${mark} sends nothing`;
   const bus = el("p", { class: `bus ${mark} ${sends ? "wired" : ""} ${missing ? "missing" : ""}` },
     text);
   const own = before && before.layout === "partial" && (sends || missing);

@@ -63,7 +63,7 @@ def on_this_rank(keys: list[str | None]) -> list[tuple[Run, list[dict[str, Any]]
             load_full_state_dict(block, weights)
             x.requires_grad_()
             with watching(block) as watch:
-                x.register_hook(lambda grad, watch=watch: watch.saw("x.grad", grad))
+                watch.follow("x", x)
                 block(x).backward(upstream)
         found.append((watch.seen, held))
     return found
@@ -80,7 +80,9 @@ def holdings(block: ParallelBlock) -> list[dict[str, Any]]:
     )
     found = []
     for name, part in block.named_parameters():
-        shape = (whole[name].numel() // whole[name].size(-1), whole[name].size(-1))
+        size = whole[name].numel()
+        width = size if name.endswith("bias") else whole[name].size(-1)
+        shape = (size // width, width)  # the stack of Q, K, V as a matrix of 3h rows
         numbers = part.detach().flatten().long()
         rows, columns = (numbers // shape[1]).unique(), (numbers % shape[1]).unique()
         if rows.numel() * columns.numel() != numbers.numel():
@@ -156,6 +158,7 @@ def one_event(
     same = all(v == shown[0] for v in shown)
     return {
         "name": name,
+        "against": against,  # the reference's operation that it is compared with
         "layout": layout.kind,
         "dim": layout.dim,
         "shape": list(next(v.shape for v in values if v is not None)),

@@ -181,9 +181,9 @@ def test_the_switch_replays_a_misconception(shown: Any, recording: Recording, mi
 def test_a_dropped_sum_is_struck_out(shown: Any) -> None:
     press(shown, "4mp")  # the first misconception is the dropped sum
     assert "nothing, where the right code sends an all-reduce" in text(shown, "#wire")
-    assert text(shown, ".bus.missing") == "f should add up here"
+    assert text(shown, ".bus.missing") == "✗ f does not add up here"
     press(shown, "m")
-    assert text(shown, ".bus.wired") == "f adds up over 4 ranks"
+    assert text(shown, ".bus.wired") == "Σ f adds up over 4 ranks"
 
 
 def test_everything_by_keyboard(shown: Any) -> None:
@@ -197,8 +197,8 @@ def test_everything_by_keyboard(shown: Any) -> None:
     press(shown, key("ARROW_LEFT"))
     assert text(shown, "#title") == "Back through Q, K, V"
     press(shown, key("END"))
-    assert text(shown, "#title") == "The gradient of X"
-    assert "step=x.grad" in shown.current_url
+    assert text(shown, "#title") == "Gradient of the norm's shift"
+    assert "step=ln1.bias.grad" in shown.current_url
     # Every control can be reached with Tab, and has a name.
     seen = []
     for _ in range(12):
