@@ -81,11 +81,11 @@ function drawStep() {
   const turned = event.name.endsWith(".weight.grad") && event.shape.length > 1;
   const paper = (dims) => size(turned ? [...dims.slice(0, -2), dims.at(-1), dims.at(-2)] : dims);
   const same = event.same ? "the same on each" : "to be the same on each, but it is not";
-  $("shape").textContent = {
+  $("shape").textContent = state.ranks === 1 ? `all of [${paper(event.shape)}]` : {
     replicated: `all of [${paper(event.shape)}], ${same}`,
     cut: `[${paper(event.shape)}] of the whole [${paper(event.whole)}]`,
     partial: `[${paper(event.shape)}], one term of the sum`,
-  }[event.layout] + (state.ranks === 1 ? " (there is one rank)" : "");
+  }[event.layout];
   $("wire").textContent = wireText(event);
   $("wire").classList.toggle("loud", wired(event));
   $("difference").textContent = event.parted

@@ -10,9 +10,15 @@ from typing import Any
 
 from explain.page import short
 
-# What a card shows: {"label row column": text} for each tensor in it, in order.
-READ_CARDS = """
-return [...document.querySelectorAll(".card")].map((card) => ({
+# What the page says, and what each card shows: {"label row column": text} for each tensor in it.
+READ = """
+const said = (id) => document.getElementById(id).textContent;
+const page = Object.fromEntries(
+  ["count", "title", "wire", "difference", "shape", "parting"].map((id) => [id, said(id)]));
+page.holds = [...document.querySelectorAll(".card")].map((card) => Object.fromEntries(
+  [...card.querySelectorAll("figure")].map((figure) => [figure.dataset.weight,
+    [figure.querySelectorAll(".held").length, figure.textContent]])));
+page.cards = [...document.querySelectorAll(".card")].map((card) => ({
   sent: card.querySelector(".sent").textContent,
   bus: card.querySelector(".bus")?.textContent ?? null,
   off: card.querySelectorAll(".off").length,
@@ -26,6 +32,7 @@ return [...document.querySelectorAll(".card")].map((card) => ({
         [`${heads[0]} ${row.cells[0].textContent} ${heads[i + 1]}`.trim(), cell.textContent]));
     }))),
 }));
+return page;
 """
 
 # The smallest contrast of a text with what is behind it (WCAG 2's formula), and where.
