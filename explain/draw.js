@@ -154,6 +154,10 @@ function slice(hold, used) {
     el("figcaption", {}, el("b", {}, name), ` ${part(hold, per, groups)}`));
 }
 
+function named(what, numbers) {
+  return `${what}${numbers.length > 1 ? "s" : ""} ${ranges(numbers)}`;
+}
+
 // In words: which columns or rows of the paper's matrix.
 function part(hold, per, groups) {
   if (groups === 3) {
@@ -161,10 +165,10 @@ function part(hold, per, groups) {
       letter, hold.rows.filter((i) => Math.floor(i / per) === k).map((i) => i % per),
     ]).filter(([, columns]) => columns.length);
     const texts = held.map(([, columns]) => ranges(columns));
-    if (held.length === 3 && new Set(texts).size === 1) return `columns ${texts[0]} of each`;
+    if (held.length === 3 && new Set(texts).size === 1) return `${named("column", held[0][1])} of each`;
     return held.map(([letter], i) => `${letter}: ${texts[i]}`).join("; ");
   }
-  if (hold.rows.length < hold.shape[0]) return `columns ${ranges(hold.rows)}`;
-  if (hold.columns.length < hold.shape[1]) return `rows ${ranges(hold.columns)}`;
+  if (hold.rows.length < hold.shape[0]) return named("column", hold.rows);
+  if (hold.columns.length < hold.shape[1]) return named("row", hold.columns);
   return "all of it";
 }

@@ -233,6 +233,12 @@ def test_a_phone_needs_no_sideways_scrolling(shown: Any, recording: Recording, n
         )
         assert not wide, wide[0][:200]
         assert shown.execute_script("return document.documentElement.scrollWidth") <= 390
+        cut_off = shown.execute_script(
+            "return [...document.querySelectorAll('.card .numbers, .card figure')].filter((node) =>"
+            " node.getBoundingClientRect().right >"
+            " node.closest('.card').getBoundingClientRect().right).length"
+        )
+        assert not cut_off, shown.current_url
         press(shown, key("ARROW_RIGHT"))
 
 
