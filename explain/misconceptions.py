@@ -158,8 +158,8 @@ MISCONCEPTIONS = (
         "g adds up in backward too",
         "g is an all-reduce, so its backward must be an all-reduce as well.",
         "That is the derivative of another loss: the sum of all ranks' losses. Ours is one loss, "
-        "which every rank computes for itself. So the gradient comes out n times too large, "
-        "once for each g on its way.",
+        "which every rank computes for itself. So what comes back through g is n times too "
+        "large, and torch's own differentiable all_reduce does just that.",
         linear, "g_", summed_twice, "mlp.g.grad",
     ),
     Misconception(

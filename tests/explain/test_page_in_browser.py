@@ -164,9 +164,9 @@ def test_the_switch_replays_a_misconception(shown: Any, recording: Recording, mi
         figure = float(text(shown, "#parting").split("up to ")[1].rstrip("."))
         assert figure == pytest.approx(first["difference"], rel=1e-3)
         assert text(shown, "#difference") == f"parts: off by up to {figure:g}"
-        chips = shown.find_elements("css selector", "#map .first")
+        chips = shown.find_elements("css selector", "#map li .first")
         assert [c.get_dom_attribute("data-step") for c in chips] == [mistake.parts_at]
-        assert len(shown.find_elements("css selector", "#map .parted")) == sum(
+        assert len(shown.find_elements("css selector", "#map li .parted")) == sum(
             e["parted"] for e in wrong["events"]
         )
         cards = shown.execute_script(browser.READ)["cards"]
