@@ -35,10 +35,28 @@ page.cards = [...document.querySelectorAll(".card")].map((card) => ({
 return page;
 """
 
-# The smallest contrast of a text with what is behind it (WCAG 2's formula), and where.
+# What sticks out of a narrow screen, or of its card, at any step: "step: what".
+STICKS_OUT = """
+const right = (node) => node.getBoundingClientRect().right;
+return current().events.flatMap((event) => {
+  choose({ step: event.name });
+  const wide = [...document.querySelectorAll("body *")].filter((n) => right(n) > innerWidth + 1);
+  const cut = [...document.querySelectorAll(".card .numbers, .card figure")].filter(
+    (node) => right(node) > right(node.closest(".card")));
+  const far = document.documentElement.scrollWidth > innerWidth ? [document.body] : [];
+  return [...wide, ...cut, ...far].map((n) => `${event.name}: ${n.outerHTML.slice(0, 120)}`);
+});
+"""
+
+# The smallest contrast of a text with what is behind it (WCAG 2's formula), at any step, and where.
 CONTRAST = """
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const known = new Map();
 function rgb(colour) {
+  if (!known.has(colour)) known.set(colour, painted(colour));
+  return known.get(colour);
+}
+function painted(colour) {
   canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
   return [...canvas.getImageData(0, 0, 1, 1).data];
 }
@@ -55,13 +73,16 @@ function behind(node) {
   return [255, 255, 255];
 }
 let worst = [99, ""];
-for (const node of document.querySelectorAll("body *")) {
-  const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim());
-  if (!own || !node.checkVisibility({ visibilityProperty: true }) || node.closest(":disabled, svg"))
-    continue;
-  const [a, b] = [luminance(rgb(getComputedStyle(node).color)), luminance(behind(node))];
-  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  if (ratio < worst[0]) worst = [ratio, `${node.outerHTML.slice(0, 120)}`];
+for (const event of current().events) {
+  choose({ step: event.name });
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim());
+    if (!own || node.closest(":disabled, svg, [hidden]")) continue;
+    if (!node.checkVisibility({ visibilityProperty: true })) continue;
+    const [a, b] = [luminance(rgb(getComputedStyle(node).color)), luminance(behind(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, `${event.name}: ${node.outerHTML.slice(0, 120)}`];
+  }
 }
 return worst;
 """
