@@ -79,6 +79,10 @@ function tensor(event, rank, correct) {
       area.append(draw(block, from, upTo, values, largest, differs));
     }
   }
+  if (draw === colours) {
+    const text = `${values.length} numbers, as colours: blue above zero, orange below`;
+    area.append(el("p", { class: "note" }, text));
+  }
   return area;
 }
 
