@@ -21,7 +21,7 @@ TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export finetune plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
+.PHONY: help setup data train train-step1 sample evaluate export finetune plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single explain \
 	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor clean FORCE
 
 help:  ## this list
@@ -107,6 +107,9 @@ demo-step2: .venv/ready  ## a parallel MLP on two ranks beside the whole one
 
 timeline: .venv/ready  ## record a block on two ranks: runs/timeline/ (drawing and Perfetto trace)
 	@$(PY) -m step03_attention_parallel.timeline
+
+explain: .venv/ready  ## a page that replays a block at 1, 2, 4, 8 ranks, step by step, and its mistakes
+	@$(PY) -m explain $(ARGS)
 
 write-gpt2: .venv/ready  ## a downloaded GPT-2 writes on TP=2 ranks: WEIGHTS=folder ARGS='--prompt "…"'
 	@$(PY) -m step04_embeddings_loss.write --weights "$(WEIGHTS)" $(if $(TP),--tp $(TP)) $(ARGS)
