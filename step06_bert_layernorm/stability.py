@@ -45,8 +45,9 @@ class Options:
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     warmups: tuple[int, ...] = (0, 50)
     """Steps of linear warm-up; 0 must be among them."""
-    seeds: int = 2
-    """Starts of the weights; the text is the same for all."""
+    seeds: int | None = None
+    """Starts of the weights (the text is the same for all). None is 2, or what a study that is
+    gone on with has."""
     steps: int = 200
     hidden_size: int = 32
     start: Literal["bert", "gpt2"] = "bert"
@@ -104,6 +105,7 @@ def main(options: Options) -> Study:
         options, folder = dataclasses.replace(options, **lists), resume
         batches = read_batches(options)
     else:
+        options = dataclasses.replace(options, seeds=options.seeds or 2)
         batches = read_batches(options)  # first: what can't be read leaves no folder behind
         folder = new_run(options.run, "figure7")
     write_options(folder, options)
@@ -154,7 +156,7 @@ def trials(options: Options) -> list[Trial]:
     side, so that processes that take every n-th have as much to do."""
     return [
         Trial(norm, depth, rate, warmup, seed)
-        for seed in range(options.seeds)
+        for seed in range(options.seeds or 2)
         for warmup in options.warmups
         for depth in sorted(options.depths, reverse=True)
         for rate in options.rates
