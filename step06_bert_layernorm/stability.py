@@ -42,13 +42,13 @@ class Options:
     """Train deep, narrow BERTs in both norm orders; draw who learns, and why the other doesn't."""
 
     depths: tuple[int, ...] = (6, 12, 24)
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
-    warmups: tuple[int, ...] = (0, 50)
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
+    warmups: tuple[int, ...] = (0, 40)
     """Steps of linear warm-up; 0 must be among them."""
     seeds: int | None = None
     """Starts of the weights (the text is the same for all). None is 2, or what a study that is
     gone on with has."""
-    steps: int = 200
+    steps: int = 160
     hidden_size: int = 32
     start: Literal["bert", "gpt2"] = "bert"
     """bert: all matrices of the blocks alike; gpt2: the last of each branch / √(2 · layers)."""
