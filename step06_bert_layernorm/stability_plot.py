@@ -110,6 +110,6 @@ def largest_rates(axis: Any, study: Study) -> None:
     axis.set_xticks(depths, [str(depth) for depth in depths])
     axis.set_yticks([none, *rates], ["none", *(f"{rate:g}" for rate in rates)])
     axis.minorticks_off()
-    axis.set_ylim(none / 1.5, rates[-1] * 2)
+    axis.set(xlim=(depths[0] / 1.3, depths[-1] * 1.3), ylim=(none / 1.5, rates[-1] * 3))
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize=9)
