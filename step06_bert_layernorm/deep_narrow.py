@@ -49,9 +49,10 @@ def build(sizes: Sizes, norm: str, depth: int, seed: int) -> ParallelBERT:
 
     A matrix of std 0.02 multiplies what a model of width 1024 hands it by 0.64, and what one of
     width 32 hands it by 0.11: the branches of a narrow model would say nothing. So the matrices of
-    the blocks are scaled up to do here what they do in the paper's model. `start` "bert": all
-    alike, as in the BERT that the original order comes from. "gpt2": the last of each branch
-    smaller by √(2 · depth), as this project's models and the paper's GPT-2 start.
+    the MLPs and the last one of attention are scaled up to do here what they do in the paper's
+    model. (Q, K and V keep 0.02: attention starts by looking at all tokens alike, and softly.)
+    `start` "bert": the last matrix of a branch is like the others, as in the BERT that the original
+    order comes from. "gpt2": it is smaller by √(2 · depth), as in this project's models.
     """
     config = BertConfig(
         sizes.vocab_size, sizes.seq_length, sizes.hidden_size, depth, sizes.num_heads,
@@ -61,7 +62,7 @@ def build(sizes: Sizes, norm: str, depth: int, seed: int) -> ParallelBERT:
     width = math.sqrt(PAPER_WIDTH / sizes.hidden_size)
     with torch.no_grad():
         for name, p in model.blocks.named_parameters():
-            if p.dim() == 2 and name.endswith("weight"):
+            if name.endswith(("up.weight", "out.weight", "down.weight")):
                 p.mul_(width)
                 if sizes.start == "bert" and name.endswith(("out.weight", "down.weight")):
                     p.mul_(math.sqrt(2 * depth))  # undoes GPT-2's
