@@ -25,10 +25,10 @@ def draw(study: Study, path: Path) -> None:
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     depth, rate = max(study.values("depth")), shown_rate(study)
     figure.suptitle(
-        f"Narrow BERTs in both norm orders, same data, same {len(study.values('seed'))} start(s), "
-        f"start of the weights: {study.start}"
+        f"Narrow BERTs in both norm orders, same data, {len(study.values('seed'))} start(s), "
+        f"weights start as {study.start}'s"
     )
-    loss_curves(axes[0, 0], study, depth)
+    loss_curves(axes[0, 0], study, depth, rate)
     layer_gradients(axes[0, 1], study, 0, rate)
     layer_gradients(axes[1, 1], study, 1, rate)
     axes[0, 1].set_title("Gradient of each layer's weights before the first step")
@@ -43,24 +43,23 @@ def draw(study: Study, path: Path) -> None:
     plt.close(figure)
 
 
-def loss_curves(axis: Any, study: Study, depth: int) -> None:
-    """Every run without warm-up at one depth; each order's best rate stands out."""
+def loss_curves(axis: Any, study: Study, depth: int, rate: float) -> None:
+    """Every run without warm-up at one depth; the rate whose gradients are shown stands out."""
     for norm in ORDERS:
         key = {"norm": norm, "depth": depth, "warmup": 0}
-        best = study.best_rate(**key)
         for run in study.of(**key):
-            thick = run["rate"] == best
+            thick = run["rate"] == rate
             first = thick and run["seed"] == min(study.values("seed"))
             axis.plot(
                 range(1, len(run["losses"]) + 1), smooth(run["losses"]), color=COLOURS[norm],
                 lw=2.0 if thick else 0.8, alpha=1.0 if thick else 0.35,
                 ls="-" if norm == "rearranged" else "--",
-                label=f"{norm}, its best rate {best:g}" if first else None,
+                label=f"{norm}, rate {rate:g}" if first else None,
             )  # fmt: skip
     axis.axhline(study.unigram, color="black", ls=":", lw=1.2, label="word frequencies alone")
     axis.set(xlabel="optimizer step", ylabel="loss (nats per masked word)")
     axis.set_title(f"{depth} layers, no warm-up (thin: the other rates)")
-    axis.set_ylim(top=1.1 * math.log(study.vocab_size), bottom=0.0)
+    axis.set_ylim(top=1.1 * math.log(study.vocab_size))
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize=9)
 
@@ -82,7 +81,7 @@ def layer_gradients(axis: Any, study: Study, look: int, rate: float) -> None:
                 ls="-" if norm == "rearranged" else "--",
                 label=norm if depth == depths[0] else None,
             )  # fmt: skip
-    axis.set(yscale="log", xscale="log", xlabel="layer (1: next to the embeddings)")
+    axis.set(yscale="log", xlabel="layer (1: next to the embeddings)")
     axis.set_ylabel("gradient norm")
     axis.set_xticks(depths, [str(depth) for depth in depths])
     axis.minorticks_off()
