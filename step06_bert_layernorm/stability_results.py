@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ORDERS = ("original", "rearranged")
-MARGIN = 0.25  # nats; fixed before any run
+MARGIN = 0.25  # nats; fixed before the chapter's runs
 
 
 @dataclass(frozen=True)
