@@ -21,7 +21,7 @@ TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export finetune plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single explain \
+.PHONY: help setup data train train-step1 sample evaluate export finetune plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single explain figure7 \
 	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor clean FORCE
 
 help:  ## this list
@@ -77,6 +77,9 @@ grid: .venv/ready  ## the same at any size: WORLD=64 TP=8
 
 trajectories: .venv/ready  ## one model trained at seven layouts: equal losses, plotted
 	@$(PY) -m step05_hybrid_dp.trajectories $(ARGS)
+
+figure7: .venv/ready  ## deep BERTs in both norm orders: who learns? Plotted; ARGS=--fast for a glance
+	@$(PY) -m step06_bert_layernorm.stability $(if $(RESUME),--resume "$(RESUME)") $(RUN_OPTION)
 
 test: .venv/ready  ## all tests, two at a time
 	@$(PY) -m pytest -n 2 tests $(ARGS)

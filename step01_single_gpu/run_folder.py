@@ -77,6 +77,7 @@ def resumed_options(given: Any, may_change: Collection[str] = ("steps",)) -> Any
     for field in dataclasses.fields(given):
         value = getattr(given, field.name)
         plain = str(value) if isinstance(value, Path) else value
+        plain = list(plain) if isinstance(plain, tuple) else plain  # as JSON keeps it
         if field.name in ("resume", "run"):
             continue
         if value != field.default and plain != saved.get(field.name):
