@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from step01_single_gpu.weights import generator_for
@@ -35,28 +35,38 @@ class Vocabulary:
 
 
 class Sentences:
-    """Tokenised documents, sentence by sentence, in two arrays.
+    """Tokenised documents, sentence by sentence, in flat arrays.
 
     `documents`: each a list of sentences, each a list of ids. Empty sentences are dropped, and
     documents of fewer than two: they have no order to predict. Raises ValueError if none is left.
     """
 
     def __init__(self, documents: Sequence[Sequence[Sequence[int]]]) -> None:
-        kept = [[s for s in document if len(s)] for document in documents]
-        kept = [document for document in kept if len(document) > 1]
+        kept = [d for d in map(with_an_order, documents) if d]
         if not kept:
             raise ValueError(
                 f"none of the {len(documents)} documents has two sentences: there is no order to "
                 "predict"
             )
-        sentences = [s for document in kept for s in document]
-        self.ids: NDArray[np.int32] = np.concatenate(
-            [np.asarray(s, dtype=np.int32) for s in sentences]
-        )
-        self.starts = np.cumsum([0, *(len(s) for s in sentences)])
+        sentences = [np.asarray(s, dtype=np.int32) for document in kept for s in document]
+        self._hold(np.concatenate(sentences), [len(s) for s in sentences], [len(d) for d in kept])
+
+    @classmethod
+    def of_arrays(cls, ids: NDArray[Any], lengths: ArrayLike, counts: ArrayLike) -> Sentences:
+        """The same from ids [tokens] (a memory map, say), tokens in each sentence, and sentences in
+        each document. Raises ValueError unless they add up, with two or more in each."""
+        made = cls.__new__(cls)
+        made._hold(ids, lengths, counts)
+        alike = made.starts[-1] == len(ids) and int(np.sum(counts)) == np.size(lengths)
+        if not alike or np.min(counts, initial=0 if np.size(counts) == 0 else 2) < 2:
+            raise ValueError("ids, lengths of sentences and sentences of documents don't fit")
+        return made
+
+    def _hold(self, ids: NDArray[Any], lengths: ArrayLike, counts: ArrayLike) -> None:
+        self.ids = ids
+        self.starts = np.concatenate([[0], np.cumsum(lengths)])
         # For each sentence, the first one that isn't its document's.
-        ends = np.cumsum([len(document) for document in kept])
-        self.document_end = np.repeat(ends, [len(document) for document in kept])
+        self.document_end = np.repeat(np.cumsum(counts), counts)
 
     def __len__(self) -> int:
         return len(self.document_end)
@@ -71,6 +81,12 @@ class Sentences:
         fits = int(np.searchsorted(self.starts, self.starts[first] + room, "right")) - 1
         last = min(max(fits, first + 2), end)
         return [self.ids[self.starts[i] : self.starts[i + 1]].tolist() for i in range(first, last)]
+
+
+def with_an_order(document: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The document's sentences that aren't empty; none at all if that leaves fewer than two."""
+    kept = [sentence for sentence in document if len(sentence)]
+    return kept if len(kept) > 1 else []
 
 
 class Batch(NamedTuple):
@@ -124,11 +140,22 @@ def pretraining_batch(
 
     A data-parallel rank takes its rows; no state is kept, so any layout sees the same data.
     """
+    samples = range(step * batch_size, (step + 1) * batch_size)
+    return pretraining_rows(sentences, vocabulary, samples, seq_length=seq_length, seed=seed)
+
+
+def pretraining_rows(
+    sentences: Sentences,
+    vocabulary: Vocabulary,
+    samples: Iterable[int],
+    *,
+    seq_length: int,
+    seed: int,
+) -> Batch:
+    """The samples of these numbers as one batch; what a rank needs of a global one."""
     rows = [
-        pretraining_example(
-            sentences, vocabulary, step * batch_size + i, seq_length=seq_length, seed=seed
-        )
-        for i in range(batch_size)
+        pretraining_example(sentences, vocabulary, sample, seq_length=seq_length, seed=seed)
+        for sample in samples
     ]
     return Batch(*(torch.stack(tensors) for tensors in zip(*rows, strict=True)))
 
