@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from step01_single_gpu.weights import generator_for
@@ -49,20 +49,21 @@ class Sentences:
                 "predict"
             )
         sentences = [np.asarray(s, dtype=np.int32) for document in kept for s in document]
-        self._hold(np.concatenate(sentences), [len(s) for s in sentences], [len(d) for d in kept])
+        lengths, counts = ([len(part) for part in parts] for parts in (sentences, kept))
+        self._hold(np.concatenate(sentences), np.array(lengths), np.array(counts))
 
     @classmethod
-    def of_arrays(cls, ids: NDArray[Any], lengths: ArrayLike, counts: ArrayLike) -> Sentences:
+    def of_arrays(cls, ids: NDArray[Any], lengths: NDArray[Any], counts: NDArray[Any]) -> Sentences:
         """The same from ids [tokens] (a memory map, say), tokens in each sentence, and sentences in
         each document. Raises ValueError unless they add up, with two or more in each."""
+        fits = lengths.sum() == len(ids) and counts.sum() == len(lengths)
+        if not fits or len(counts) == 0 or counts.min() < 2:
+            raise ValueError("ids, lengths of sentences and sentences of documents don't fit")
         made = cls.__new__(cls)
         made._hold(ids, lengths, counts)
-        alike = made.starts[-1] == len(ids) and int(np.sum(counts)) == np.size(lengths)
-        if not alike or np.min(counts, initial=0 if np.size(counts) == 0 else 2) < 2:
-            raise ValueError("ids, lengths of sentences and sentences of documents don't fit")
         return made
 
-    def _hold(self, ids: NDArray[Any], lengths: ArrayLike, counts: ArrayLike) -> None:
+    def _hold(self, ids: NDArray[Any], lengths: NDArray[Any], counts: NDArray[Any]) -> None:
         self.ids = ids
         self.starts = np.concatenate([[0], np.cumsum(lengths)])
         # For each sentence, the first one that isn't its document's.

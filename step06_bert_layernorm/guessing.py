@@ -16,14 +16,18 @@ def shown_guesses(model: ParallelBERT, batch: Batch, tokenizer: Tokenizer, rows:
     """
     few = Batch(*(tensor[:rows] for tensor in batch))
     found = iter(guesses(model, few).tolist())
+
+    def entry(token: int) -> str:
+        return tokenizer.id_to_token(token) or "?"  # a vocab.txt may list an entry twice
+
     texts = []
     for tokens, targets, real in zip(few.tokens, few.targets, few.padding_mask, strict=True):
         pieces = []
         for token, target in zip(tokens[real].tolist(), targets[real].tolist(), strict=True):
             if target < 0:
-                pieces.append(tokenizer.id_to_token(token))
+                pieces.append(entry(token))
                 continue
-            guess, truth = (tokenizer.id_to_token(i) for i in (next(found), target))
+            guess, truth = entry(next(found)), entry(target)
             pieces.append(f"[{truth}]" if guess == truth else f"[{guess}, {truth}]")
         texts.append(" ".join(pieces).replace(" ##", "").replace("[##", "["))
     return "\n\n".join(texts)

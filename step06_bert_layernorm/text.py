@@ -127,9 +127,9 @@ def _read(path: Path, vocabulary: str) -> Sentences:
     ids = read_tokens(path.with_suffix(".bin"), vocabulary).ids
     bounds = path.with_suffix(".npz")
     try:
-        with np.load(bounds) as arrays:
+        with open(bounds, "rb") as file, np.load(file) as arrays:
             return Sentences.of_arrays(ids, arrays["lengths"], arrays["counts"])
-    except (OSError, KeyError, ValueError, BadZipFile) as error:
+    except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
         raise ValueError(
             f"{bounds} doesn't belong to {path.name}.bin ({error}); delete {path.parent} and train "
             "again: it is made anew"

@@ -23,7 +23,7 @@ PROGRAMS = {
         "evaluate", "export", "grid512", "loop", "options", "plan", "sample", "start", "train",
         "trajectories",
     },
-    "step06_bert_layernorm": {"pretrained", "wordpiece"},
+    "step06_bert_layernorm": {"curves", "guessing", "pretrained", "text", "wordpiece"},
 }  # fmt: skip
 
 

@@ -80,12 +80,9 @@ def test_damaged_files_are_named(folder: Path) -> None:
     (data / "vocab.txt").write_text("\n".join(reversed(ENTRIES)) + "\n")
     with pytest.raises(ValueError, match=r"train.bin was made with vocabulary"):
         open_text(data)
-    with pytest.raises(ValueError, match="don't fit"):
-        Sentences.of_arrays(np.arange(3), [2, 1], [1, 1])
-    with pytest.raises(ValueError, match="don't fit"):
-        Sentences.of_arrays(np.arange(3), [2, 1], [3])
-    with pytest.raises(ValueError, match="don't fit"):
-        Sentences.of_arrays(np.arange(0), [], [])
+    for tokens, lengths, counts in ((3, [2, 1], [1, 1]), (3, [2, 1], [3]), (4, [2, 1], [2])):
+        with pytest.raises(ValueError, match="don't fit"):
+            Sentences.of_arrays(np.arange(tokens), np.array(lengths), np.array(counts))
 
 
 def test_a_part_without_an_order_makes_no_folder(folder: Path) -> None:
