@@ -80,16 +80,15 @@ def scored(
 
 
 def write_texts(folder: Path) -> None:
-    """Twenty documents that follow a rule, and a vocabulary of 105 entries."""
+    """Twenty documents of 20 words in all, and a vocabulary of 105 entries."""
     generator = torch.Generator().manual_seed(0)
     (folder / "texts").mkdir()
     for number in range(20):
-        lines, word = [], int(torch.randint(50, (), generator=generator))
-        for _ in range(12):
-            word = (word + 7) % 50
-            length = int(torch.randint(3, 7, (), generator=generator))
-            lines.append(" ".join(WORDS[(word + i) % 50] for i in range(length)) + ".")
-        (folder / "texts" / f"{number:02d}.txt").write_text(" ".join(lines))
+        topic, sentences = WORDS[5 * (number % 4) :][:5], []
+        for length in torch.randint(3, 7, (12,), generator=generator).tolist():
+            words = torch.randint(5, (length,), generator=generator).tolist()
+            sentences.append(" ".join(topic[i] for i in words) + ".")
+        (folder / "texts" / f"{number:02d}.txt").write_text(" ".join(sentences))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
     pieces = [f"##{word}" for word in WORDS[:49]]
     (folder / "vocab.txt").write_text("\n".join([*special, *WORDS, *pieces]) + "\n")

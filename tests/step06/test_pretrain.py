@@ -138,7 +138,7 @@ def test_a_run_learns_leaves_all_its_files_and_is_scored(
 ) -> None:
     run = folder / "files"
     given = options(
-        folder, run=run, tp=2, steps=150, lr=3e-2, norm="original", valid_every=50,
+        folder, run=run, tp=2, steps=40, norm="original", valid_every=20,
         valid_examples=32,
     )  # fmt: skip
     printed = [row["printed"] for row in run_ranks(pretrain_ranks.run, 2, given)]
@@ -148,9 +148,10 @@ def test_a_run_learns_leaves_all_its_files_and_is_scored(
     assert {path.name for path in run.iterdir()} == {
         "checkpoints", "config.json", "metrics.jsonl", "loss.png", "sample.txt",
     }  # fmt: skip
-    assert [row[0] for row in rows(run, "step", "masked_loss")] == list(range(1, 151))
+    assert [row[0] for row in rows(run, "step", "masked_loss")] == list(range(1, 41))
     loss, perplexity, unigram = rows(run, "valid_loss", "valid_perplexity", "unigram_loss")[-1]
-    assert loss < unigram - 0.5, "it doesn't learn"
+    assert 2.0 < unigram < 4.0
+    assert loss < rows(run, "masked_loss")[0][0] - 1.0, "it doesn't learn"
     assert perplexity == pytest.approx(2.718281828**loss, rel=1e-6)
     assert "[CLS]" in (run / "sample.txt").read_text()
     found = evaluate.main(evaluate.Options(run=run, examples=32, batch_size=5))
