@@ -24,9 +24,7 @@ def load_bert_run(run: Path) -> tuple[ParallelBERT, Text, Options]:
     Raises ValueError for the run of another model, or without a checkpoint.
     """
     if not is_bert_run(run):
-        raise ValueError(
-            f"{run} is not the run of a BERT: train one with make train MODEL=bert-mini"
-        )
+        raise ValueError(f"{run} is not a BERT's run; train one: make train MODEL=bert-mini")
     values = json.loads((run / "config.json").read_text(encoding="utf-8"))
     options = Options(**{**values, "root": Path(values["root"]), "run": None, "resume": None})
     text = open_text(prepare_text(options.corpus, options.tokenizer, options.root))
