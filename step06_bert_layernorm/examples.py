@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ class Sentences:
         return made
 
     def _hold(self, ids: NDArray[Any], lengths: NDArray[Any], counts: NDArray[Any]) -> None:
-        self.ids = ids
+        self.ids = np.asarray(ids)  # a memory map's slices are slow to make, an array's are not
         self.starts = np.concatenate([[0], np.cumsum(lengths)])
         # For each sentence, the first one that isn't its document's.
         self.document_end = np.repeat(np.cumsum(counts), counts)
@@ -81,7 +82,9 @@ class Sentences:
         first = min(first, end - 2)
         fits = int(np.searchsorted(self.starts, self.starts[first] + room, "right")) - 1
         last = min(max(fits, first + 2), end)
-        return [self.ids[self.starts[i] : self.starts[i + 1]].tolist() for i in range(first, last)]
+        ids = self.ids[self.starts[first] : self.starts[last]].tolist()
+        bounds = (self.starts[first : last + 1] - self.starts[first]).tolist()
+        return [ids[begin:stop] for begin, stop in pairwise(bounds)]
 
 
 def with_an_order(document: Sequence[Sequence[int]]) -> list[Sequence[int]]:
