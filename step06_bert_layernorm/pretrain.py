@@ -46,13 +46,14 @@ class Options(step5.Options):
     """A name from PAPER_MODELS; its vocabulary is the tokenizer's."""
     norm: Literal["rearranged", "original"] = "rearranged"
     """Where the layer norm stands: before each branch, or behind each sum as in the first BERT."""
-    batch_size: int = 32
+    steps: int = 400
+    batch_size: int = 16
     """Sentence pairs in a global batch: what one optimizer step sees."""
     seq_length: int | None = None
     """Tokens in a row, special ones among them; None is as many as the model has positions."""
     tokenizer: str = "wordpiece"  # type: ignore[assignment]
     """BERT's own vocabulary of 30,522 entries, or the path of a vocab.txt."""
-    valid_examples: int = 512
+    valid_examples: int = 256
     """Held-out pairs that are scored at each validation, always the same."""
 
     def __post_init__(self) -> None:
