@@ -107,9 +107,13 @@ def options(folder: Path, **others: Any) -> pretrain.Options:
     return pretrain.Options(**{**given, **others})
 
 
-def run(given: pretrain.Options, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def run(
+    given: pretrain.Options, dtype: torch.dtype = torch.float32, plotted: bool = False
+) -> dict[str, Any]:
     """pretrain.main on this rank; what it printed, and where the run is."""
     PAPER_MODELS["tiny"] = TINY
+    if not plotted:  # to load matplotlib takes longer than all the rest
+        pretrain.plot_pretraining = lambda *_: None  # type: ignore[attr-defined]
     torch.set_default_dtype(dtype)
     loop.gemm_peak = program.gemm_peak = lambda *_: 1e9  # type: ignore[attr-defined]
     printed = io.StringIO()
