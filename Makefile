@@ -12,6 +12,7 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) \
 	$(if $(PRECISION),--precision $(PRECISION)) $(if $(RUN),--run "$(RUN)") \
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
+TRAINER = $(if $(filter bert%,$(MODEL) $(notdir $(RESUME))),step06_bert_layernorm.pretrain,step05_hybrid_dp.train)
 TP = 2
 DP = 1
 # Ranks set their own number of threads. Those that are asked to end have half a minute to save.
@@ -45,8 +46,8 @@ FORCE:
 data: .venv/ready  ## fetch the text and make token files; CORPUS=path takes your own text
 	@$(PY) -m step01_single_gpu.data $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(ARGS)
 
-train: .venv/ready  ## train a GPT-2 on real text, on TP=2 x DP=1 ranks (a few minutes on a laptop)
-	@$(TORCHRUN) -m -- step05_hybrid_dp.train --tp $(TP) --dp $(DP) $(TRAIN_OPTIONS)
+train: .venv/ready  ## train a GPT-2 (or MODEL=bert-mini) on real text, on TP=2 x DP=1 ranks, in minutes
+	@$(TORCHRUN) -m -- $(TRAINER) --tp $(TP) --dp $(DP) $(TRAIN_OPTIONS)
 
 train-step1: .venv/ready  ## the same without any parallelism
 	@$(PY) -m step01_single_gpu.train $(TRAIN_OPTIONS)
@@ -54,11 +55,11 @@ train-step1: .venv/ready  ## the same without any parallelism
 sample: .venv/ready  ## let the newest run write; ARGS='--prompt "The Congress"'
 	@$(PY) -m step05_hybrid_dp.sample $(RUN_OPTION)
 
-evaluate: .venv/ready  ## perplexities and LAMBADA accuracy of the newest run
-	@$(PY) -m step05_hybrid_dp.evaluate $(RUN_OPTION)
+evaluate: .venv/ready  ## the newest run: perplexities, LAMBADA; of a BERT, masked words, order
+	@$(PY) -m step06_bert_layernorm.evaluate $(RUN_OPTION)
 
 export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
-	@$(PY) -m step05_hybrid_dp.export --to "$(TO)" $(RUN_OPTION)
+	@$(PY) -m step06_bert_layernorm.export --to "$(TO)" $(RUN_OPTION)
 
 finetune: .venv/ready  ## fine-tune a BERT on a task, on TP=2 x DP=1 ranks: TASK=boolq WEIGHTS= DATA= SEEDS=
 	@$(TORCHRUN) -m -- step06_bert_layernorm.finetune --tp $(TP) --dp $(DP) \

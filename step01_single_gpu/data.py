@@ -49,9 +49,7 @@ def prepare(
     `corpus` is "presidents" or the path of a text file or folder. A changed text gets a folder of
     its own; `source.json` is written last, so an interrupted run starts over.
     """
-    text = presidents(root / "downloads") if corpus == "presidents" else own_text(Path(corpus))
-    digest = _digest(text)
-    name = "presidents" if corpus == "presidents" else f"{Path(corpus).stem}-{digest[:8]}"
+    text, digest, name = read_corpus(corpus, root)
     folder = root / f"{name}-{tokenizer}"
     done = folder / "source.json"
     if done.is_file() and json.loads(done.read_text())["sha256"] == digest:
@@ -75,6 +73,16 @@ def prepare(
     write_text(folder / "valid.txt", "\n".join(text.valid.values()))
     write_text(done, json.dumps(source, indent=2) + "\n")
     return folder
+
+
+def read_corpus(corpus: str, root: Path) -> tuple[Corpus, str, str]:
+    """The documents, their sha256, and what to call their folder."""
+    if corpus == "presidents":
+        text = presidents(root / "downloads")
+        return text, _digest(text), "presidents"
+    text = own_text(Path(corpus))
+    digest = _digest(text)
+    return text, digest, f"{Path(corpus).stem}-{digest[:8]}"
 
 
 def open_data(folder: Path) -> Data:

@@ -45,16 +45,19 @@ def gemm_peak(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * n**3 / best
 
 
-def training_flops(config: GPTConfig, tokens: int, *, recompute: bool = False) -> float:
+def training_flops(
+    config: GPTConfig, tokens: int, *, recompute: bool = False, predicted: float = 1.0
+) -> float:
     """Floating-point operations of the GEMMs in one training step on `tokens` tokens.
 
     Forward: 24 h² a layer and token in the weights, 4 s h in attention, 2 h v in the output
     layer. Backward is twice that; recompute adds the layers' forward once more. (The formula of
-    Megatron's second paper, arXiv 2104.04473; the first gives none.)
+    Megatron's second paper, arXiv 2104.04473; the first gives none.) `predicted`: the share of the
+    tokens that the output layer is run for.
     """
     h, s, v = config.hidden_size, config.seq_length, config.vocab_size
     layers, output = config.num_layers * (24 * h * h + 4 * s * h), 2 * h * v
-    return float(tokens * (layers * (4 if recompute else 3) + output * 3))
+    return float(tokens * (layers * (4 if recompute else 3) + predicted * output * 3))
 
 
 def _wait(device: torch.device) -> None:

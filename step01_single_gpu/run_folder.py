@@ -71,7 +71,7 @@ def resumed_options(given: Any, may_change: Collection[str] = ("steps",)) -> Any
     if foreign:
         raise ValueError(
             f"{path} has options that this program doesn't know ({', '.join(foreign)}): it is the "
-            "run of another one"
+            f"run of another one, which trained {saved.get('model')}; with make, say MODEL= too"
         )
     changed = {}
     for field in dataclasses.fields(given):

@@ -10,9 +10,10 @@ import difflib
 import math
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from tqdm import tqdm
@@ -33,6 +34,8 @@ from .scoring import token_losses, unigram_loss
 @dataclass(frozen=True)
 class Options:
     """Train a GPT-2 on one device. Defaults fit a laptop; the paper's recipe is in the README."""
+
+    models: ClassVar[Mapping[str, GPTConfig]] = PAPER_MODELS
 
     model: str = "gpt2-mini"
     """A name from PAPER_MODELS; its vocabulary is the tokenizer's."""
@@ -72,8 +75,8 @@ class Options:
         for name in ("steps", "batch_size", "valid_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; it must be at least 1")
-        if self.model not in PAPER_MODELS:
-            near = difflib.get_close_matches(self.model, PAPER_MODELS, cutoff=0.0)
+        if self.model not in self.models:
+            near = difflib.get_close_matches(self.model, self.models, cutoff=0.0)
             raise ValueError(f"there is no model {self.model!r}; near it: {', '.join(near)}")
         if self.batch_size % (self.micro_batch_size or self.batch_size):
             raise ValueError(
@@ -259,7 +262,7 @@ def quick_loss(model: GPT, data: Data) -> float:
 
 def model_config(options: Options, vocab_size: int) -> GPTConfig:
     """The named model with this run's vocabulary, sequence length and dropout."""
-    config = PAPER_MODELS[options.model]
+    config = options.models[options.model]
     return dataclasses.replace(
         config,
         vocab_size=vocab_size,

@@ -12,6 +12,7 @@ _WHERE = {
     "average_gradients": "data_parallel",
     "backward_global_mean": "data_parallel",
     "DataParallel": "ddp",
+    "Objective": "objective",
     "clip_grad_norm_": "optimizer",
     "scaled_step": "loss_scale",
     "MixedPrecision": "precision",

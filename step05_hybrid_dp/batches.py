@@ -10,6 +10,8 @@ from torch import Tensor
 
 from step02_mlp_parallel.wire import Group, all_gather
 
+from .objective import Batch
+
 
 def own_rows(batch: Tensor, dp_rank: int, dp_size: int) -> Tensor:
     """Rows of a global batch [B, …] that are data-parallel rank dp_rank's: [B/dp_size, …].
@@ -29,6 +31,13 @@ def own_rows(batch: Tensor, dp_rank: int, dp_size: int) -> Tensor:
         )
     part = size // dp_size
     return batch[dp_rank * part : (dp_rank + 1) * part]
+
+
+def rows_of(batch: Batch, rows: slice, device: torch.device) -> Batch:
+    """The same rows of every tensor of a batch, on the device; a NamedTuple stays what it is."""
+    parts = [part[rows].to(device) for part in batch]
+    named = getattr(batch, "_make", None)
+    return tuple(parts) if named is None else named(parts)
 
 
 def check_same_rows(batch: Sequence[Tensor], tp_group: Group) -> None:

@@ -73,8 +73,18 @@ def valid_tokens(micro_batches: MicroBatches, device: torch.device, dp_group: Gr
 
     Wire: one all-reduce of one number.
     """
-    count = torch.zeros((), dtype=torch.int64, device=device)
-    for _, targets in micro_batches:
-        count += (targets != IGNORED).sum()
-    all_reduce_(count, dp_group)
-    return max(int(count.item()), 1)
+    return label_counts([[targets] for _, targets in micro_batches], 1, device, dp_group)[0]
+
+
+def label_counts(
+    labels: Sequence[Sequence[Tensor]], parts: int, device: torch.device, dp_group: Group
+) -> list[int]:
+    """How many labels of each part count, in all micro-batches of all ranks; at least 1.
+
+    `labels`: for each micro-batch one tensor a part. Wire: one all-reduce of `parts` numbers.
+    """
+    counts = torch.zeros(parts, dtype=torch.int64, device=device)
+    for batch in labels:
+        counts += torch.stack([(part != IGNORED).sum() for part in batch])
+    all_reduce_(counts, dp_group)
+    return [max(count, 1) for count in counts.tolist()]

@@ -7,7 +7,7 @@ of backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from step02_mlp_parallel.wire import Group, all_reduce_, group_size
 from step03_attention_parallel.rng import RNGTracker
 
-from .data_parallel import MicroBatches, valid_tokens
+from .data_parallel import label_counts
+from .objective import NEXT_TOKEN, Batch, Objective
 
 
 class DataParallel:
@@ -31,6 +32,7 @@ class DataParallel:
     first, and would overwrite one rank's part of a weight by another's. Making it is collective
     over `dp_group`: it compares shapes and sends rank 0's weights. A group of one has no DDP.
     `forward_context` is entered around each forward, such as autocast; backward stays outside.
+    `objective`: what a batch is and what its loss; by default (tokens, targets), as GPT-2 has it.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class DataParallel:
         *,
         forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         bucket_megabytes: float = 25.0,
+        objective: Objective = NEXT_TOKEN,
     ) -> None:
         self.model, self.dp_group, self.forward_context = model, dp_group, forward_context
+        self.objective = objective
         self.device = next(model.parameters()).device
-        self.run: nn.Module = _SummedLoss(model)
+        self.run: nn.Module = _Losses(model, objective)
         if dp_group is not None and group_size(dp_group) > 1:
             ddp = DistributedDataParallel(
                 self.run,
@@ -57,34 +61,36 @@ class DataParallel:
 
     def backward_global_mean(
         self,
-        micro_batches: MicroBatches,
+        micro_batches: Sequence[Batch],
         *,
         scale: float = 1.0,
         before: Callable[[int], object] = lambda rows: None,
     ) -> Tensor:
         """As in data_parallel.py, with gradients times `scale` (fp16); returns the unscaled mean.
 
+        Of an objective with several parts, the mean of each, [parts]; the gradient is their sum's.
         `before(rows)` is called ahead of each micro-batch with the number of rows already done: the
         place for `rng.at(step, first_sample + rows)`. Each rank needs one micro-batch at least, not
         necessarily as many as the others; only the last one's backward sends.
-        Wire: the count, once; each bucket once, in float32 for half types; the loss, one number.
+        Wire: a count for each part, once; each bucket once, in float32 for half types; the losses.
         Raises ValueError without a micro-batch, before any communication.
         """
         if not micro_batches:
             raise ValueError("this rank has no micro-batch; it needs one, if of ignored targets")
-        n, rows = group_size(self.dp_group), 0
-        count = valid_tokens(micro_batches, self.device, self.dp_group)
+        n, rows, parts = group_size(self.dp_group), 0, len(self.objective.parts)
+        labels = [self.objective.labels(batch) for batch in micro_batches]
+        counts = label_counts(labels, parts, self.device, self.dp_group)
+        divisors = [count / n for count in counts]
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for index, (tokens, targets) in enumerate(micro_batches):
+        for index, batch in enumerate(micro_batches):
             before(rows)
-            total += self._backward(
-                tokens, targets, count / n, scale, send=index == len(micro_batches) - 1
-            )
-            rows += len(tokens)
+            send = index == len(micro_batches) - 1
+            total = total + self._backward(batch, divisors, scale, send=send).double()
+            rows += len(batch[0])
         all_reduce_(total, self.dp_group)
         return total / n
 
-    def settle(self, tokens: Tensor, targets: Tensor, rng: RNGTracker | None = None) -> None:
+    def settle(self, batch: Batch, rng: RNGTracker | None = None) -> None:
         """One forward and backward whose result is thrown away; no trace but in DDP's buckets.
 
         DDP sorts its buckets anew after its first backward, by the order in which gradients came.
@@ -99,22 +105,23 @@ class DataParallel:
         devices = [torch.cuda.current_device()] if self.device.type == "cuda" else []
         rng = rng or getattr(self.model, "rng", None)
         state = None if rng is None else rng.state_dict()
+        divisors = [float(labels.numel()) for labels in self.objective.labels(batch)]
         with torch.random.fork_rng(devices=devices):
-            self._backward(tokens, targets, float(targets.numel()), 1.0, send=True)
+            self._backward(batch, divisors, 1.0, send=True)
         if rng is not None and state is not None:
             rng.load_state_dict(state)
         self.model.zero_grad(set_to_none=True)
 
     def _backward(
-        self, tokens: Tensor, targets: Tensor, divisor: float, scale: float, *, send: bool
+        self, batch: Batch, divisors: Sequence[float], scale: float, *, send: bool
     ) -> Tensor:
-        """One micro-batch; returns this rank's share of the loss. Unless `send`, gradients wait."""
+        """One micro-batch; this rank's share of each part. Unless `send`, gradients wait."""
         ddp = self.run if isinstance(self.run, DistributedDataParallel) else None
         with ddp.no_sync() if ddp is not None and not send else nullcontext():
             with self.forward_context():
-                loss: Tensor = self.run(tokens, targets, divisor)
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+                losses: Tensor = self.run(batch, divisors)
+            (losses.sum() * scale).backward()  # type: ignore[no-untyped-call]
+        return losses.detach()
 
 
 def average_bucket(dp_group: dist.ProcessGroup, bucket: Any) -> Any:
@@ -135,13 +142,12 @@ def average_bucket(dp_group: dist.ProcessGroup, bucket: Any) -> Any:
     return work.get_future().then(finish)
 
 
-class _SummedLoss(nn.Module):
-    """The model's loss as a forward, since DDP's work begins with the forward that it wraps."""
+class _Losses(nn.Module):
+    """The objective as a forward, since DDP's work begins with the forward that it wraps."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.objective = model, objective
 
-    def forward(self, tokens: Tensor, targets: Tensor, divisor: float) -> Tensor:
-        loss: Tensor = self.model.loss(tokens, targets, reduction="sum", divisor=divisor)
-        return loss
+    def forward(self, batch: Batch, divisors: Sequence[float]) -> Tensor:
+        return self.objective.losses(self.model, batch, divisors)

@@ -23,9 +23,14 @@ class Options:
     """A run folder; None is the newest."""
 
 
-def main(options: Options) -> None:
+def check_folder(options: Options) -> None:
+    """Raise ValueError for `make export` without TO=."""
     if options.to == Path():
         raise ValueError("where to? Name a folder: make export TO=folder")
+
+
+def main(options: Options) -> None:
+    check_folder(options)
     model, data = load_run(options.run)
     ours = isinstance(model, ParallelGPT)  # else step 1's
     state = gather_full_state_dict(model) if ours else model.state_dict()

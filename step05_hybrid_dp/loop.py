@@ -1,4 +1,4 @@
-"""The training loop, for any model with a loss: every rank runs it, rank 0 shows and writes."""
+"""The training loop, for any model and objective: every rank runs it, rank 0 shows and writes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from step01_single_gpu.machine import gemm_peak
@@ -21,29 +20,29 @@ from step02_mlp_parallel.wire import all_reduce_
 from step03_attention_parallel.rng import RNGTracker
 
 from .agreement import Agreed, together
+from .batches import rows_of
 from .checkpoint import save_checkpoint
 from .ddp import DataParallel
 from .grid import Grid
+from .objective import Batch
 from .options import Options
 from .precision import MixedPrecision
 from .replicas import compare_replicas
-
-Rows = tuple[Tensor, Tensor]
 
 
 @dataclass
 class Training:
     """Everything that takes part; `metrics` is None on all ranks but the first."""
 
-    model: Any  # nn.Module with .config and step 1's .loss
+    model: Any  # nn.Module with .config, and a loss that the engine's objective calls
     engine: DataParallel
     precision: MixedPrecision
     optimizer: torch.optim.Optimizer
     grid: Grid
     rng: RNGTracker
     options: Options
-    own_batch: Callable[[int], Rows]  # this rank's rows of step k's global batch, on the CPU
-    validate: Callable[[], float]  # the mean loss on held-out data, the same on all ranks
+    own_batch: Callable[[int], Batch]  # this rank's rows of step k's global batch, on the CPU
+    validate: Callable[[], dict[str, float]]  # on held-out data, by name, the same on all ranks
     tokens: int  # in a global batch
     flops: float  # of a step, all ranks together
     run: Path
@@ -65,6 +64,19 @@ class Training:
         )
 
 
+class Step(NamedTuple):
+    """What came of an optimizer step, the same on all ranks."""
+
+    losses: dict[str, float]  # the mean of each part of the objective
+    norm: float  # of the whole gradient, before clipping
+    stepped: bool
+    lr: float
+
+    @property
+    def loss(self) -> float:
+        return sum(self.losses.values())
+
+
 def train_loop(training: Training, start: int, stop: StopRequest) -> int:
     """Steps `start` to options.steps, or until some rank is asked to stop; returns the steps done.
 
@@ -75,7 +87,7 @@ def train_loop(training: Training, start: int, stop: StopRequest) -> int:
     dtype = torch.float32 if options.precision == "fp32" else torch.bfloat16
     peak = gemm_peak(device, dtype) * t.grid.tp_size * t.grid.dp_size
     done, shown = start, t.metrics is not None
-    t.engine.settle(*_first_micro_batch(t, start), t.rng)
+    t.engine.settle(micro_batches(t, min(start, options.steps - 1))[0], t.rng)
     bar = tqdm(
         total=options.steps, initial=start, unit=" steps", dynamic_ncols=True,
         disable=None if shown else True,
@@ -83,18 +95,19 @@ def train_loop(training: Training, start: int, stop: StopRequest) -> int:
     with bar:
         for step in range(start, options.steps):
             began = time.perf_counter()
-            loss, norm, stepped, lr = train_step(t, step)
+            result = train_step(t, step)
             done, seconds = step + 1, time.perf_counter() - began
-            _check_finite(t, loss, norm, stepped, done, lr)
+            _check_finite(t, result, done)
             speed = t.tokens / seconds
             if t.metrics is not None:
-                row: dict[str, Any] = {"step": done, "loss": loss, "lr": lr, "grad_norm": norm}
-                t.metrics.add(**row, skipped=not stepped, tokens_per_second=speed)
+                row: dict[str, Any] = {"step": done, "loss": result.loss, **result.losses}
+                row |= {"lr": result.lr, "grad_norm": result.norm, "skipped": not result.stepped}
+                t.metrics.add(**row, tokens_per_second=speed)
             share = f"{t.flops / seconds / peak:.0%} of peak"
             bar.update()
-            skipped = "" if stepped else ", step skipped"
+            skipped = "" if result.stepped else ", step skipped"
             bar.set_postfix_str(
-                f"loss {loss:.3f}, {speed:,.0f} tokens/s, {share}{skipped}", refresh=False
+                f"loss {result.loss:.3f}, {speed:,.0f} tokens/s, {share}{skipped}", refresh=False
             )
             last = done == options.steps
             if done % options.compare_every == 0 or last:
@@ -103,17 +116,18 @@ def train_loop(training: Training, start: int, stop: StopRequest) -> int:
             if done % options.checkpoint_every == 0 or last or stopping:
                 t.save(done)
             if done % options.valid_every == 0 and not last:
-                valid_loss = t.validate()
+                found = t.validate()
                 if t.metrics is not None:
-                    t.metrics.add(step=done, valid_loss=valid_loss)
-                    tqdm.write(f"step {done}: validation loss {valid_loss:.3f}")
+                    t.metrics.add(step=done, **found)
+                    told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+                    tqdm.write(f"step {done}: {told}")
             if stopping:
                 break
     return done
 
 
-def train_step(training: Training, step: int) -> tuple[float, float, bool, float]:
-    """One optimizer step on step k's global batch: (loss, gradient norm, stepped, rate)."""
+def train_step(training: Training, step: int) -> Step:
+    """One optimizer step on step k's global batch."""
     t, options = training, training.options
     lr = lr_at(
         t.taken,
@@ -127,23 +141,25 @@ def train_step(training: Training, step: int) -> tuple[float, float, bool, float
     t.model.zero_grad(set_to_none=True)
     rows = options.batch_size // t.grid.dp_size
     first = t.grid.dp_rank * rows
-    loss = t.engine.backward_global_mean(
+    means = t.engine.backward_global_mean(
         micro_batches(t, step),
         scale=t.precision.scale,
         before=lambda row: t.rng.at(step, first + row),
     )
     stepped, norm = t.precision.step(t.optimizer, options.clip)
     t.taken += stepped
-    return float(loss), float(norm), stepped, lr
+    losses = dict(zip(t.engine.objective.parts, means.view(-1).tolist(), strict=True))
+    return Step(losses, float(norm), stepped, lr)
 
 
-def micro_batches(training: Training, step: int) -> list[Rows]:
+def micro_batches(training: Training, step: int) -> list[Batch]:
     """This rank's rows of the step, cut into micro-batches, on its device."""
-    device = training.engine.device
-    tokens, targets = (part.to(device) for part in training.own_batch(step))
-    size = training.options.micro_batch_size or len(tokens)
-    starts = range(0, len(tokens), size)
-    return [(tokens[i : i + size], targets[i : i + size]) for i in starts]
+    batch = training.own_batch(step)
+    size = training.options.micro_batch_size or len(batch[0])
+    return [
+        rows_of(batch, slice(i, i + size), training.engine.device)
+        for i in range(0, len(batch[0]), size)
+    ]
 
 
 def asked_to_stop(stop: StopRequest, grid: Grid) -> bool:
@@ -153,20 +169,16 @@ def asked_to_stop(stop: StopRequest, grid: Grid) -> bool:
     return bool(asked)
 
 
-def _check_finite(
-    t: Training, loss: float, norm: float, stepped: bool, done: int, lr: float
-) -> None:
+def _check_finite(t: Training, result: Step, done: int) -> None:
     """fp16 steps may overflow (and are skipped, until the scale has come down to 1); anything else
     that isn't finite ends the run."""
     overflow = t.options.precision == "fp16" and t.precision.scale >= 1.0
-    if math.isfinite(loss) and (stepped or overflow):
+    if math.isfinite(result.loss) and (result.stepped or overflow):
         return
-    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    what = f"the gradient's norm is {result.norm}"
+    if not math.isfinite(result.loss):
+        what = f"the loss is {result.loss}"
     raise Agreed(
-        f"{what} at step {done} (learning rate {lr:.2g}); the last good checkpoint is in "
+        f"{what} at step {done} (learning rate {result.lr:.2g}); the last good checkpoint is in "
         f"{t.run / 'checkpoints'}: try a lower --lr"
     )
-
-
-def _first_micro_batch(t: Training, step: int) -> Rows:
-    return micro_batches(t, min(step, t.options.steps - 1))[0]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import step01_single_gpu.train as single
-from step01_single_gpu.config import PAPER_MODELS
 
 from .agreement import Agreed, Layout, together
 
@@ -71,7 +70,7 @@ def layout(options: Options, world_size: int) -> tuple[int, int]:
 
 def check_sizes(options: Options, tp: int, dp: int) -> None:
     """Raise ValueError unless batch and model divide by the layout. (The grid checks the world.)"""
-    config = PAPER_MODELS[options.model]
+    config = options.models[options.model]
     if options.batch_size % dp:
         below = options.batch_size // dp * dp
         raise ValueError(

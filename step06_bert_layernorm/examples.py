@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,28 +36,39 @@ class Vocabulary:
 
 
 class Sentences:
-    """Tokenised documents, sentence by sentence, in two arrays.
+    """Tokenised documents, sentence by sentence, in flat arrays.
 
     `documents`: each a list of sentences, each a list of ids. Empty sentences are dropped, and
     documents of fewer than two: they have no order to predict. Raises ValueError if none is left.
     """
 
     def __init__(self, documents: Sequence[Sequence[Sequence[int]]]) -> None:
-        kept = [[s for s in document if len(s)] for document in documents]
-        kept = [document for document in kept if len(document) > 1]
+        kept = [d for d in map(with_an_order, documents) if d]
         if not kept:
             raise ValueError(
                 f"none of the {len(documents)} documents has two sentences: there is no order to "
                 "predict"
             )
-        sentences = [s for document in kept for s in document]
-        self.ids: NDArray[np.int32] = np.concatenate(
-            [np.asarray(s, dtype=np.int32) for s in sentences]
-        )
-        self.starts = np.cumsum([0, *(len(s) for s in sentences)])
+        sentences = [np.asarray(s, dtype=np.int32) for document in kept for s in document]
+        lengths, counts = ([len(part) for part in parts] for parts in (sentences, kept))
+        self._hold(np.concatenate(sentences), np.array(lengths), np.array(counts))
+
+    @classmethod
+    def of_arrays(cls, ids: NDArray[Any], lengths: NDArray[Any], counts: NDArray[Any]) -> Sentences:
+        """The same from ids [tokens] (a memory map, say), tokens in each sentence, and sentences in
+        each document. Raises ValueError unless they add up, with two or more in each."""
+        fits = lengths.sum() == len(ids) and counts.sum() == len(lengths)
+        if not fits or len(counts) == 0 or counts.min() < 2:
+            raise ValueError("ids, lengths of sentences and sentences of documents don't fit")
+        made = cls.__new__(cls)
+        made._hold(ids, lengths, counts)
+        return made
+
+    def _hold(self, ids: NDArray[Any], lengths: NDArray[Any], counts: NDArray[Any]) -> None:
+        self.ids = np.asarray(ids)  # a memory map's slices are slow to make, an array's are not
+        self.starts = np.concatenate([[0], np.cumsum(lengths)])
         # For each sentence, the first one that isn't its document's.
-        ends = np.cumsum([len(document) for document in kept])
-        self.document_end = np.repeat(ends, [len(document) for document in kept])
+        self.document_end = np.repeat(np.cumsum(counts), counts)
 
     def __len__(self) -> int:
         return len(self.document_end)
@@ -70,7 +82,15 @@ class Sentences:
         first = min(first, end - 2)
         fits = int(np.searchsorted(self.starts, self.starts[first] + room, "right")) - 1
         last = min(max(fits, first + 2), end)
-        return [self.ids[self.starts[i] : self.starts[i + 1]].tolist() for i in range(first, last)]
+        ids = self.ids[self.starts[first] : self.starts[last]].tolist()
+        bounds = (self.starts[first : last + 1] - self.starts[first]).tolist()
+        return [ids[begin:stop] for begin, stop in pairwise(bounds)]
+
+
+def with_an_order(document: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The document's sentences that aren't empty; none at all if that leaves fewer than two."""
+    kept = [sentence for sentence in document if len(sentence)]
+    return kept if len(kept) > 1 else []
 
 
 class Batch(NamedTuple):
@@ -124,11 +144,22 @@ def pretraining_batch(
 
     A data-parallel rank takes its rows; no state is kept, so any layout sees the same data.
     """
+    samples = range(step * batch_size, (step + 1) * batch_size)
+    return pretraining_rows(sentences, vocabulary, samples, seq_length=seq_length, seed=seed)
+
+
+def pretraining_rows(
+    sentences: Sentences,
+    vocabulary: Vocabulary,
+    samples: Iterable[int],
+    *,
+    seq_length: int,
+    seed: int,
+) -> Batch:
+    """The samples of these numbers as one batch; what a rank needs of a global one."""
     rows = [
-        pretraining_example(
-            sentences, vocabulary, step * batch_size + i, seq_length=seq_length, seed=seed
-        )
-        for i in range(batch_size)
+        pretraining_example(sentences, vocabulary, sample, seq_length=seq_length, seed=seed)
+        for sample in samples
     ]
     return Batch(*(torch.stack(tensors) for tensors in zip(*rows, strict=True)))
 

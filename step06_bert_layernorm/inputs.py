@@ -46,17 +46,17 @@ def check_loss(
     reduction: str,
     divisor: float | Tensor | None,
     order_divisor: float | Tensor | None,
-) -> Tensor:
-    """Which targets count, bool [b, s]. Raises ValueError for what `loss` can't work with."""
+) -> None:
+    """Raise ValueError for what `loss` can't work with."""
     if targets.shape != tokens.shape:
         raise ValueError(
             f"targets {list(targets.shape)} and tokens {list(tokens.shape)} differ in shape"
         )
     for one in (divisor, order_divisor):
         reduce_losses(torch.zeros(()), torch.zeros(()), reduction, one)  # checks both arguments
-    valid = valid_targets(targets, vocab_size, ignore_index)
+    valid_targets(targets, vocab_size, ignore_index)
     if order is None:
-        return valid
+        return
     if reduction == "none":
         raise ValueError(
             'reduction="none" gives a loss for each token, and order has a label for each row; '
@@ -67,7 +67,6 @@ def check_loss(
             f"order has shape {list(order.shape)}; it must be [{tokens.size(0)}], one label a row"
         )
     _check_labels(order, 2, "order label", also=order == ignore_index)
-    return valid
 
 
 def _check_labels(labels: Tensor, number: int, what: str, also: Tensor | None = None) -> None:

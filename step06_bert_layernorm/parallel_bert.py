@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from step01_single_gpu.loss import cross_entropy, reduce_losses
+from step01_single_gpu.loss import cross_entropy, reduce_losses, valid_targets
 from step01_single_gpu.weights import embedding, linear
 from step02_mlp_parallel.linear import column_parallel
 from step02_mlp_parallel.sharding import ParallelModule, marked
@@ -132,7 +132,7 @@ class ParallelBERT(ParallelModule):
     ) -> Tensor:
         """`BERT.loss`, the same on all ranks. The word head sees the predicted places alone: one
         token in seven, so its logits, the largest tensor of all, are a seventh too."""
-        asked = check_loss(
+        check_loss(
             tokens,
             targets,
             order,
@@ -143,6 +143,26 @@ class ParallelBERT(ParallelModule):
             order_divisor=order_divisor,
         )
         hidden = self.hidden(tokens, segments, padding_mask)
+        words = self.word_loss(
+            hidden, targets, ignore_index=ignore_index, reduction=reduction, divisor=divisor
+        )
+        if order is None:
+            return words
+        return words + self.order_loss(
+            hidden, order, ignore_index=ignore_index, reduction=reduction, divisor=order_divisor
+        )
+
+    def word_loss(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        divisor: float | Tensor | None = None,
+    ) -> Tensor:
+        """The part of `loss` that is about masked words, from the last hidden states."""
+        asked = valid_targets(targets, self.config.vocab_size, ignore_index)
         words = vocab_parallel_cross_entropy(
             self.mlm(hidden[asked]),  # [t, padded_v/n]; t is the same on all ranks
             targets[asked],
@@ -154,15 +174,24 @@ class ParallelBERT(ParallelModule):
         )
         if reduction == "none":
             return words.new_zeros(targets.shape).masked_scatter(asked, words)
-        loss = reduce_losses(words, asked, reduction, divisor)
-        if order is None:
-            return loss
-        return loss + cross_entropy(
+        return reduce_losses(words, asked, reduction, divisor)
+
+    def order_loss(
+        self,
+        hidden: Tensor,
+        order: Tensor,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        divisor: float | Tensor | None = None,
+    ) -> Tensor:
+        """The part of `loss` that is about sentence order; nothing is sent."""
+        return cross_entropy(
             self.order(self.pooled(hidden)),
             order,
             ignore_index=ignore_index,
             reduction=reduction,
-            divisor=order_divisor,
+            divisor=divisor,
         )
 
 

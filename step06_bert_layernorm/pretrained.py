@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from step01_single_gpu.packages import MINILM, fetch, members
+from step01_single_gpu.run_folder import write_text
 
 from .config import BertConfig
-from .huggingface import bert_config, from_huggingface_bert
+from .huggingface import bert_config, from_huggingface_bert, to_huggingface_bert
 
 FILES = ("config.json", "model.safetensors", "vocab.txt")
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -61,6 +63,41 @@ def read_bert(folder: Path, *, heads: bool = True) -> tuple[BertConfig, dict[str
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
     return config, state
+
+
+def write_bert(folder: Path, config: BertConfig, state_dict: Mapping[str, Tensor]) -> None:
+    """Write a whole state so that `BertForPreTraining.from_pretrained(folder)` opens it.
+
+    Each file is written under another name first and renamed when complete. Raises ValueError, and
+    writes nothing, for a part of a state, and for a model in the rearranged order: the two orders
+    are not convertible.
+    """
+    theirs = to_huggingface_bert(state_dict)
+    for tied in ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"):
+        del theirs[tied]  # transformers makes them from the embedding and the bias
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{WEIGHTS}.{os.getpid()}.tmp"
+    try:
+        save_file(theirs, temporary, metadata={"format": "pt"})
+        os.replace(temporary, folder / WEIGHTS)
+    finally:
+        temporary.unlink(missing_ok=True)
+    settings = {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.seq_length,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": 4 * config.hidden_size,
+        "type_vocab_size": config.num_segments,
+        "hidden_act": "gelu" if config.gelu == "erf" else "gelu_new",
+        "layer_norm_eps": config.norm_eps,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+    }
+    write_text(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
 
 
 def _settings(path: Path) -> dict[str, Any]:

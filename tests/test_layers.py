@@ -24,8 +24,8 @@ PROGRAMS = {
         "trajectories",
     },
     "step06_bert_layernorm": {
-        "finetune", "finetune_report", "pretrained", "stability", "stability_plot",
-        "task_examples", "task_spans", "tasks", "wordpiece",
+        "curves", "finetune", "finetune_report", "guessing", "pretrained", "stability",
+        "stability_plot", "task_examples", "task_spans", "tasks", "text", "wordpiece",
     },
 }  # fmt: skip
 

@@ -260,7 +260,7 @@ def losses(precision: str, tp_size: int, full: dict[str, Tensor], steps: int) ->
     optimizer = make_optimizer(how.trained, lr=0.003)
     engine = DataParallel(gpt, grid.dp_group, forward_context=how.forward_context)
     parts = micro_batches(batch(0, 8, "some", 1), grid, 2)
-    engine.settle(*parts[0])
+    engine.settle(parts[0])
     seen = []
     for _ in range(steps):
         gpt.zero_grad()

@@ -71,7 +71,7 @@ def gradients(
                 loss = backward_global_mean(gpt, parts, grid.dp_group)
             else:
                 engine = DataParallel(gpt, grid.dp_group)
-                engine.settle(*parts[0])
+                engine.settle(parts[0])
                 loss = engine.backward_global_mean(parts)
             found[how] = loss.item(), gather_full_gradients(gpt)
         results.append(found)
@@ -112,7 +112,7 @@ def resumed(full: dict[str, Tensor], settled: bool) -> tuple[list[Tensor], list[
             rng.load_state_dict(saved[1])
         engine = DataParallel(gpt, grid.dp_group)
         if settled:
-            engine.settle(*micro_batches(batch(9, 8, "some", 1), grid, 1)[0], rng)
+            engine.settle(micro_batches(batch(9, 8, "some", 1), grid, 1)[0], rng)
         for step in range(start, 3):
             gpt.zero_grad()
             engine.backward_global_mean(micro_batches(batch(step, 8, "some", 1), grid, 2))
@@ -138,7 +138,7 @@ def settle_leaves_no_trace(full: dict[str, Tensor]) -> dict[str, bool]:
     gpt.ln.register_forward_hook(draw)
     engine = DataParallel(gpt, grid.dp_group)
     before = torch.get_rng_state(), rng.state_dict(), gather_full_state_dict(gpt)
-    engine.settle(*micro_batches(batch(9, 8, "some", 1), grid, 1)[0])  # finds the model's tracker
+    engine.settle(micro_batches(batch(9, 8, "some", 1), grid, 1)[0])  # finds the model's tracker
     after = torch.get_rng_state(), rng.state_dict(), gather_full_state_dict(gpt)
     streams = [
         torch.equal(before[1][name]["cpu"], after[1][name]["cpu"])
@@ -168,7 +168,7 @@ def traffic(dtype: torch.dtype, accumulation: int, megabytes: float) -> dict[str
     gpt = ParallelGPT(CONFIG, group=grid.tp_group, vocab_multiple=1).to(dtype)
     engine = DataParallel(gpt, grid.dp_group, bucket_megabytes=megabytes)
     parts = micro_batches(batch(0, 12, "some", 1), grid, accumulation)
-    engine.settle(*parts[0])
+    engine.settle(parts[0])
     with record_collectives() as ledger:
         engine.backward_global_mean(parts)
     assert grid.dp_group is not None

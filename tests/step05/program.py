@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from step01_single_gpu.config import PAPER_MODELS
-from step05_hybrid_dp import loop, train
+from step05_hybrid_dp import loop, program, train
 from step05_hybrid_dp.options import Options
 from step05_hybrid_dp.start import run_ranked
 from tests.step05.train_ranks import TINY
@@ -23,7 +23,7 @@ def slow(training: Any, step: int, step_of: Any = loop.train_step) -> Any:
 
 if __name__ == "__main__":
     PAPER_MODELS["tiny"] = TINY
-    loop.gemm_peak = train.gemm_peak = lambda *_: 1e9  # type: ignore[attr-defined]
+    loop.gemm_peak = program.gemm_peak = lambda *_: 1e9  # type: ignore[attr-defined]
     loop.train_step = slow
     (Path(os.environ["PIDS"]) / os.environ["RANK"]).write_text(str(os.getpid()))
     run_ranked(train.main, Options)

@@ -16,7 +16,7 @@ from step01_single_gpu.config import PAPER_MODELS, GPTConfig
 from step01_single_gpu.data import open_data, prepare
 from step01_single_gpu.optimizer import lr_at, make_optimizer
 from step03_attention_parallel import RNGTracker
-from step05_hybrid_dp import loop, train
+from step05_hybrid_dp import loop, program, train
 from step05_hybrid_dp.load import load_run
 from step05_hybrid_dp.options import Options
 
@@ -37,7 +37,7 @@ def run(given: Options, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """train.main on this rank; what it printed, and where the run is."""
     PAPER_MODELS["tiny"] = TINY
     torch.set_default_dtype(dtype)
-    loop.gemm_peak = train.gemm_peak = lambda *_: 1e9  # type: ignore[attr-defined]
+    loop.gemm_peak = program.gemm_peak = lambda *_: 1e9  # type: ignore[attr-defined]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         folder = train.main(given)

@@ -21,9 +21,10 @@ from step06_bert_layernorm import (
     to_huggingface_bert,
 )
 from step06_bert_layernorm.huggingface import bert_config
-from step06_bert_layernorm.pretrained import minilm, read_bert
+from step06_bert_layernorm.pretrained import minilm, read_bert, write_bert
 from step06_bert_layernorm.wordpiece import bert_wordpiece
 from tests.compare import assert_close
+from tests.equivalence import random_state
 from tests.step01.test_real_data import fetched
 from tests.step06 import bert_ranks
 
@@ -158,6 +159,21 @@ def test_what_is_not_a_berts_state_is_refused() -> None:
         to_huggingface_bert(state)
     older = theirs | {"bert.embeddings.position_ids": torch.arange(16)}
     assert from_huggingface_bert(older).keys() == BERT(CONFIG).state_dict().keys()
+
+
+def test_what_is_written_opens_in_transformers(tmp_path: Path) -> None:
+    from transformers import BertForPreTraining
+
+    state = random_state(BERT(CONFIG), 3)
+    write_bert(tmp_path / "out", CONFIG, state)
+    theirs = BertForPreTraining.from_pretrained(tmp_path / "out")
+    found = from_huggingface_bert(theirs.state_dict())
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+    assert (theirs.config.layer_norm_eps, theirs.config.hidden_act) == (1e-12, "gelu")
+    with pytest.raises(ValueError, match="not convertible"):
+        write_bert(tmp_path / "no", CONFIG, BERT(BertConfig(41, 16, 24, 3, 4)).state_dict())
+    assert not (tmp_path / "no").exists()
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:

@@ -38,11 +38,12 @@ def masked(ids: torch.Tensor, word_ids: list[int | None], sample: int) -> tuple[
 
 
 def test_shares_over_a_million_tokens() -> None:
-    """15 % asked; 80/10/10 by span; lengths ∝ 1/n; all within half a point (lengths: one and a
-    half, since the span that crosses the share is more often a short one)."""
+    """15 % asked; 80/10/10 by span and by token; lengths ∝ 1/n; all within half a point (lengths:
+    one and a half, since the span that crosses the share is more often a short one)."""
     texts = [text(128, seed) for seed in range(16)]
     tokens = asked = samples = 0
     spans, lengths, by_length = Counter[str](), Counter[int](), Counter[tuple[int, str]]()
+    of_tokens = Counter[str]()
     while tokens < 1_000_000:
         ids, word_ids = texts[samples % 16]
         inputs, labels = masked(ids, word_ids, samples)
@@ -59,6 +60,7 @@ def test_shares_over_a_million_tokens() -> None:
             }
             assert alike[kind], "one decision for all of a span"
             spans[kind] += 1
+            of_tokens[kind] += end - first
             by_length[n, kind] += 1
             lengths[n] += 1
         samples += 1
@@ -66,6 +68,7 @@ def test_shares_over_a_million_tokens() -> None:
     total = spans.total()
     for kind, share in (("masked", 0.8), ("random", 0.1), ("kept", 0.1)):  # pitfall 86
         assert abs(spans[kind] / total - share) < 0.005, spans
+        assert abs(of_tokens[kind] / asked - share) < 0.005, of_tokens
         for n in (1, 2, 3):
             assert abs(by_length[n, kind] / lengths[n] - share) < 0.015, "at every length"
     for n, share in ((1, 6 / 11), (2, 3 / 11), (3, 2 / 11)):
