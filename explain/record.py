@@ -100,7 +100,7 @@ def record(ranks: tuple[int, ...] = RANKS) -> dict[str, Any]:
     reference: Run = {}
     runs = []
     for n in ranks:
-        answers = run_ranks(on_this_rank, n, keys)
+        answers = run_ranks(on_this_rank, n, keys, timeout=180.0)
         for i, key in enumerate(keys):
             seen, held = zip(*(answer[i] for answer in answers), strict=True)
             reference = reference or seen[0]
