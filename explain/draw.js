@@ -132,7 +132,7 @@ function colours(block, from, upTo, values, largest, differs) {
 }
 
 // One matrix as in the paper, [in, out], with what the rank holds filled in.
-function slice(hold, used) {
+function slice(hold) {
   const [outs, ins] = hold.shape;
   const groups = hold.name === "attention.qkv.weight" ? 3 : 1;
   const per = outs / groups;
@@ -154,7 +154,7 @@ function slice(hold, used) {
     }
   }
   const name = MATRICES[hold.name];
-  return el("figure", { class: used ? "used" : "", "data-weight": hold.name }, picture,
+  return el("figure", { "data-weight": hold.name }, picture,
     el("figcaption", {}, el("b", {}, name), ` ${part(hold, per, groups)}`));
 }
 

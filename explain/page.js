@@ -133,6 +133,19 @@ function drawTensor(event, before, rank) {
   return own ? [tensor(before, rank, null), bus, after] : [bus, after];
 }
 
+// Hundreds of cells, the same at every step: drawn once for a run.
+const drawn = new Map();
+function slices(held, rank, used) {
+  const key = `${state.ranks} ${mistake()} ${rank}`;
+  if (!drawn.has(key)) {
+    drawn.set(key, Object.keys(MATRICES).map((name) => slice(held.find((h) => h.name === name))));
+  }
+  for (const figure of drawn.get(key)) {
+    figure.classList.toggle("used", figure.dataset.weight === used);
+  }
+  return drawn.get(key);
+}
+
 function drawCards() {
   const { events, holds } = current();
   const i = place();
@@ -140,14 +153,13 @@ function drawCards() {
   $("cards").dataset.ranks = state.ranks;
   $("cards").replaceChildren(...holds.map((held, rank) => {
     const { calls, bytes } = sentSoFar(events, i, rank);
-    const matrices = Object.keys(MATRICES).map((name) => held.find((h) => h.name === name));
     return el("article", { class: "card", style: `--colour: var(--rank-${rank})`,
       "aria-label": `rank ${rank}` },
     el("h3", {}, el("span", { class: "dot", "aria-hidden": "true" }), `rank ${rank} `,
       el("span", { class: "sent" }, `sent so far: ${plural(bytes, "byte")} in ${plural(calls, "call")}`)),
     el("div", { class: "numbers-of" }, ...drawTensor(events[i], events[i - 1], rank)),
     el("div", { class: "holds", "aria-label": `what rank ${rank} holds` },
-      ...matrices.map((hold) => slice(hold, hold.name === used))));
+      ...slices(held, rank, used)));
   }));
   const copies = holds[0].filter((h) => !(h.name in MATRICES)
     && h.rows.length * h.columns.length === h.shape[0] * h.shape[1]).map((h) => h.name);

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from einops import rearrange
 from torch import Tensor
 
 from step01_single_gpu.config import GPTConfig
@@ -99,7 +100,7 @@ def record(ranks: tuple[int, ...] = RANKS) -> dict[str, Any]:
     reference: Run = {}
     runs = []
     for n in ranks:
-        answers = run_ranks(on_this_rank, n, keys)
+        answers = run_ranks(on_this_rank, n, keys, timeout=180.0)
         for i, key in enumerate(keys):
             seen, held = zip(*(answer[i] for answer in answers), strict=True)
             reference = reference or seen[0]
@@ -178,7 +179,7 @@ def view(name: str, value: Tensor) -> Tensor:
     """As it is shown: without the batch of one; [s, 3h/n] of Q, K and V as [3, s, h/n]."""
     value = value[0] if value.dim() == 3 and value.size(0) == 1 else value
     if name in ("attention.qkv", "attention.qkv.grad"):
-        return value.unflatten(-1, (3, -1)).transpose(0, 1)
+        return rearrange(value, "s (three part) -> three s part", three=3)
     return value
 
 

@@ -7,7 +7,7 @@ sent comes from step 2's ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +51,7 @@ class Watch:
     def follow(self, name: str, value: Tensor) -> None:
         """See `value` now, and its gradient when that is there."""
         self.saw(name, value)
-        value.register_hook(lambda grad: self.saw(f"{name}.grad", grad))
+        with_gradient(value, partial(self.saw, f"{name}.grad"))
 
     def attach(self, block: nn.Module) -> None:
         """Hooks for everything but the collectives."""
@@ -60,10 +60,10 @@ class Watch:
         for norm, branch in (("ln1", "attention"), ("ln2", "mlp")):
             parts[norm].register_forward_hook(partial(self._normed, norm, branch))
         block.register_forward_hook(lambda _, args, y: self.follow("y", y))
-        for branch in BRANCHES:
-            self._attach_branch(parts, *branch)
+        for names in BRANCHES:
+            self._attach_branch(parts, *names)
         for name, parameter in block.named_parameters():
-            parameter.register_hook(lambda grad, name=name: self.saw(f"{name}.grad", grad))
+            with_gradient(parameter, partial(self.saw, f"{name}.grad"))
 
     def _normed(self, norm: str, branch: str, _: nn.Module, args: Any, y: Tensor) -> None:
         def whole(grad: Tensor) -> None:
@@ -72,7 +72,7 @@ class Watch:
                 self.saw(f"{branch}.f.grad", grad)
 
         self.saw(norm, y)
-        y.register_hook(whole)
+        with_gradient(y, whole)
 
     def _attach_branch(
         self, parts: dict[str, nn.Module], branch: str, first: str, between: str, last: str
@@ -82,7 +82,7 @@ class Watch:
             self.saw(f"{branch}.f", args[0])
 
         def computed(_: nn.Module, args: Any, y: Tensor) -> None:
-            y.register_hook(lambda _: setattr(self, "_branch", branch))
+            with_gradient(y, lambda _: setattr(self, "_branch", branch))
             self.follow(f"{branch}.{first}", y)
 
         def reached(_: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -102,7 +102,7 @@ class Watch:
         def watched(x: Tensor, group: Group = None) -> Tensor:
             branch = self._branch
             self.saw(f"{branch}.{last[branch]}", x)
-            x.register_hook(lambda grad: self.saw(f"{branch}.g.grad", grad))
+            with_gradient(x, partial(self.saw, f"{branch}.g.grad"))
             y: Tensor = g_(x, group)
             self.saw(f"{branch}.g", y)
             return y
@@ -125,14 +125,20 @@ class Watch:
         return watched
 
 
+def with_gradient(tensor: Tensor, action: Callable[[Tensor], None]) -> None:
+    """Call `action` with the gradient of `tensor` when that is there."""
+    tensor.register_hook(action)  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def watching(block: nn.Module) -> Iterator[Watch]:
     """A Watch that fills while the `with` is open. For one forward and backward of `block`."""
     with record_collectives() as ledger:
         watch = Watch(ledger)
         watch.attach(block)
+        g_, all_reduce_ = vars(linear)["g_"], vars(linear)["all_reduce_"]  # maybe a mistake's
         with (
-            patch.object(linear, "g_", watch.around_g(linear.g_)),
-            patch.object(linear, "all_reduce_", watch.around_f_backward(linear.all_reduce_)),
+            patch.object(linear, "g_", watch.around_g(g_)),
+            patch.object(linear, "all_reduce_", watch.around_f_backward(all_reduce_)),
         ):
             yield watch

@@ -40,7 +40,8 @@ STICKS_OUT = """
 const right = (node) => node.getBoundingClientRect().right;
 return current().events.flatMap((event) => {
   choose({ step: event.name });
-  const wide = [...document.querySelectorAll("body *")].filter((n) => right(n) > innerWidth + 1);
+  const all = [...document.querySelectorAll("body :not(svg *)")];
+  const wide = all.filter((node) => right(node) > innerWidth + 1);
   const cut = [...document.querySelectorAll(".card .numbers, .card figure")].filter(
     (node) => right(node) > right(node.closest(".card")));
   const far = document.documentElement.scrollWidth > innerWidth ? [document.body] : [];
@@ -75,9 +76,9 @@ function behind(node) {
 let worst = [99, ""];
 for (const event of current().events) {
   choose({ step: event.name });
-  for (const node of document.querySelectorAll("body *")) {
+  for (const node of document.querySelectorAll("body :not(svg *)")) {
     const own = [...node.childNodes].some((c) => c.nodeType === 3 && c.data.trim());
-    if (!own || node.closest(":disabled, svg, [hidden]")) continue;
+    if (!own || node.closest(":disabled, [hidden]")) continue;
     if (!node.checkVisibility({ visibilityProperty: true })) continue;
     const [a, b] = [luminance(rgb(getComputedStyle(node).color)), luminance(behind(node))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);

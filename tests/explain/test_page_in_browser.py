@@ -222,15 +222,12 @@ def test_the_address_opens_the_same_view(shown: Any, address: str) -> None:
     assert not shown.find_element("id", "mistake").is_displayed()
 
 
-@pytest.mark.parametrize("mistake", [False, True])
-def test_a_phone_needs_no_sideways_scrolling(shown: Any, mistake: bool) -> None:
+@pytest.mark.parametrize("keys", ["1", "2", "4m", "8"])
+def test_a_phone_needs_no_sideways_scrolling(shown: Any, keys: str) -> None:
     browser.screen(shown, 390, 844)
-    if mistake:
-        press(shown, "m")
-    for n in RANKS:
-        press(shown, f"{n}")
-        assert text(shown, "#title-ranks").startswith(f"{n} rank")
-        assert not shown.execute_script(browser.STICKS_OUT)
+    press(shown, keys)
+    assert text(shown, "#title-ranks").startswith(f"{keys[0]} rank")
+    assert not shown.execute_script(browser.STICKS_OUT)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
