@@ -9,6 +9,10 @@ from .common import Probe
 # id -> module and name in it
 PLACES = {
     "1.1": ("step01", "SCORES"),
+    "1.2": ("step01_loss", "LOSS"),
+    "1.3": ("step01_data", "WEIGHT"),
+    "1.4": ("step01_batch", "BATCH"),
+    "1.5": ("step01_scoring", "SCORING"),
     "1.6": ("step01", "SCHEDULE"),
     "2.1": ("step02", "F"),
     "2.2": ("step02", "G"),
