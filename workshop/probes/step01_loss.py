@@ -130,13 +130,15 @@ def _reduced(losses: Tensor, counts: Tensor, reduction: str, divisor: Any, c: Ch
         c["reduction"]
     ]
     if reduction == "none":
+        mean = losses.sum() / valid
         return {"as targets": losses, "flattened": losses.flatten(), "their sum": losses.sum(),
-                "valid ones alone": losses[counts], "their mean": losses.sum() / valid}[c["none"]]  # fmt: skip
+                "valid ones alone": losses[counts], "their mean": mean}[c["none"]]  # fmt: skip
     if reduction == "mean":
         if c["mean"] == "of the sequences' means":
             return (losses.sum(-1) / counts.sum(-1).clamp(min=1)).mean()
-        return losses.sum() / {"over valid": valid, "over all": losses.numel(), "over b": B,
-                               "over s": S, "not divided": 1, "one more": counts.sum() + 1}[c["mean"]]  # fmt: skip
+        count = {"over valid": valid, "over all": losses.numel(), "over b": B, "over s": S,
+                 "not divided": 1, "one more": counts.sum() + 1}[c["mean"]]  # fmt: skip
+        return losses.sum() / count
     total = losses.sum()
     if c["sum"] == "the mean":
         total = total / valid
