@@ -21,6 +21,9 @@ PLACES = {
     "2.5": ("step02_mlp", "MLP_FORWARD"),
     "2.6": ("step02", "CUT"),
     "3.2": ("step03", "CUT_QKV"),
+    "3.3": ("step03_rng", "STREAMS"),
+    "3.4": ("step03_swap", "SWAP"),
+    "3.5": ("step03_recompute", "RECOMPUTE"),
     "4.1": ("step04", "PADDED"),
     "4.2": ("step04", "EMBEDDING"),
 }

@@ -26,7 +26,7 @@ from .common import Case, Choices, Foreseen, Odd, Probe, Seen, describe, imagine
 CASES = (Case("alone", torch.float64, 1), Case("alone", torch.float64, 2))
 
 
-class _Process:
+class Process:
     """What differs between processes: salt of `hash`, and the rank as torch tells it."""
 
     def __init__(self, function: Any) -> None:
@@ -55,7 +55,7 @@ def _salted(value: Any) -> bool:
 
 def facts(call: Callable[..., Any], function: Any, key: dict[str, Any]) -> dict[str, Any]:
     """What holds for anything that is drawn: for weights and for batches."""
-    process = _Process(function)
+    process = Process(function)
     torch.manual_seed(11)
     np.random.seed(11)
     state = torch.get_rng_state()
@@ -98,7 +98,7 @@ def _look_weight(functions: list[Any], case: Case, group: Any, rank: int, tap: W
     seen.values["another seed: other numbers"] = yes(
         not torch.equal(first, draw(name, SHAPE, std, case.seed + 1))
     )
-    process = _Process(draw)
+    process = Process(draw)
 
     def drawn(name: str, shape: tuple[int, ...] = (16,)) -> Tensor:
         torch.manual_seed(13)
