@@ -98,7 +98,7 @@ RECOMPUTE = [
     redo("the global one not", "global generator=not put back", changed("use_reentrant=False", "use_reentrant=False, preserve_rng_state=False")),
     redo("around both runs", "first run=leaves them", changed("lambda: (nullcontext(), Around())", "lambda: (Around(), Around())")),
     redo("around the first run", ("first run=leaves them", "tracker=not put back"), changed("(nullcontext(), Around())", "(Around(), nullcontext())")),
-    redo("x detached", "input=cut off", changed("return checkpoint(run, x, use_reentrant=False, c", "return checkpoint(run, x.detach(), use_reentrant=False, c")),
+    redo("x detached", "input=cut off", "x = x.detach()\n" + BODY),
     redo("neither", ("global generator=not put back", "tracker=not put back"), "return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)"),
     redo("a function by hand", "by=reentrant", "return Again.apply(x, run, rng) if torch.is_grad_enabled() else run(x)", RUN_AGAIN),
     redo("reentrant, tracker not put back", ("by=reentrant", "tracker=not put back"), "return checkpoint(run, x, use_reentrant=True)"),

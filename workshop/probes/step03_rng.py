@@ -95,8 +95,8 @@ def _init(c: Choices) -> Any:
             raise ValueError("bad")
         self.seed, self.mode, self.step, self.first_sample = seed, mode, 0, 0
         self.tp_rank, self.tp_size, self.dp_rank = tp_rank, tp_size, dp_rank
-        self.stateless = {"in invariant mode": mode == "invariant", "never": False,
-                          "always": True, "in paper mode": mode == "paper"}[c["stateless"]]  # fmt: skip
+        self.stateless = {"never": False, "always": True, "in paper mode": mode == "paper",
+                          "in invariant mode": mode == "invariant"}[c["stateless"]]  # fmt: skip
         if c["global generator"] == "seeded":
             torch.manual_seed(seed)
         parts = {
