@@ -26,6 +26,8 @@ PLACES = {
     "3.5": ("step03_recompute", "RECOMPUTE"),
     "4.1": ("step04", "PADDED"),
     "4.2": ("step04", "EMBEDDING"),
+    "4.3": ("step04_loss", "STATISTICS"),
+    "4.4": ("step04_gradient", "GRADIENT"),
 }
 
 
