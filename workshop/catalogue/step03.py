@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from . import Answer
+from .step03_attention import ATTENTION
 from .step03_recompute import RECOMPUTE
 from .step03_rng import STREAMS, SWAP
 
@@ -35,4 +36,4 @@ QKV = [
     qkv("chunks of each", (), "return torch.stack([m.chunk(n, 0)[group_rank(group)] for m in full])"),
     qkv("three cuts", (), "q, k, v = full\nreturn torch.stack([cut(q, 0, group), cut(k, 0, group), cut(v, 0, group)])"),
 ]  # fmt: skip
-ANSWERS = [*QKV, *STREAMS, *SWAP, *RECOMPUTE]
+ANSWERS = [*ATTENTION, *QKV, *STREAMS, *SWAP, *RECOMPUTE]

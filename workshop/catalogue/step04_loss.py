@@ -37,7 +37,9 @@ return Combined(largest, rows[0], rows[1], rows[2] if terms.label_smoothing else
 """
 
 
-def parts(name: str, key: str | tuple[str, ...], first: str = FIRST, second: str = SECOND) -> Answer:
+def parts(
+    name: str, key: str | tuple[str, ...], first: str = FIRST, second: str = SECOND
+) -> Answer:
     keys = (key,) if isinstance(key, str) else key
     one, two = ("\n    ".join(text.strip().split("\n")) for text in (first, second))
     return Answer(

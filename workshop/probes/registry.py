@@ -20,6 +20,7 @@ PLACES = {
     "2.4": ("step02_layers", "ROW"),
     "2.5": ("step02_mlp", "MLP_FORWARD"),
     "2.6": ("step02", "CUT"),
+    "3.1": ("step03_attention", "ATTENTION"),
     "3.2": ("step03", "CUT_QKV"),
     "3.3": ("step03_rng", "STREAMS"),
     "3.4": ("step03_swap", "SWAP"),

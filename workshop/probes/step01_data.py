@@ -56,7 +56,7 @@ def _salted(value: Any) -> bool:
 def facts(call: Callable[..., Any], function: Any, key: dict[str, Any]) -> dict[str, Any]:
     """What holds for anything that is drawn: for weights and for batches."""
     process = Process(function)
-    torch.manual_seed(11)
+    torch.default_generator.manual_seed(11)
     np.random.seed(11)
     state = torch.get_rng_state()
     others = (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
@@ -64,7 +64,7 @@ def facts(call: Callable[..., Any], function: Any, key: dict[str, Any]) -> dict[
     touched = not torch.equal(state, torch.get_rng_state())
     others_too = others != (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
     again = call(**key)
-    torch.manual_seed(12)
+    torch.default_generator.manual_seed(12)
     other = call(**key)
     salts = [process.run(salt, lambda: call(**key)) for salt in (1, 2)]
     ranks = [process.run(0, lambda: call(**key), rank) for rank in (0, 1)]
@@ -101,7 +101,7 @@ def _look_weight(functions: list[Any], case: Case, group: Any, rank: int, tap: W
     process = Process(draw)
 
     def drawn(name: str, shape: tuple[int, ...] = (16,)) -> Tensor:
-        torch.manual_seed(13)
+        torch.default_generator.manual_seed(13)
         found = process.run(1, lambda: draw(name, shape, std, case.seed))
         assert isinstance(found, Tensor)
         return found

@@ -67,7 +67,9 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
         has, column = words.has(target), words.column(target)
         if c["target"] == "not counted from the first word":
             has, column = target < x.size(1), target.clamp(max=x.size(1) - 1)
-        by = {"added": second, "left out": 0 * second, "everywhere": -second}.get(c["target"], -second)
+        by = {"added": second, "left out": 0 * second, "everywhere": -second}.get(
+            c["target"], -second
+        )
         by = by if c["target"] == "everywhere" else by.masked_fill(~has, 0.0)
         grad = grad.scatter_add(1, column.unsqueeze(1), (size * by).unsqueeze(1))
         values.append({"gradient": -grad if c["sign"] == "turned" else grad})

@@ -19,6 +19,7 @@ from ..journal import WORLD
 from ..sim import Ranks, follow
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Odd, Probe, Seen, describe
+from .lazy import Lazy
 
 LARGE = Case("pairs", torch.float64, 4, "logits in thousands")
 SMOOTH = Case("pairs", torch.float64, 5, "label smoothing")
@@ -130,11 +131,12 @@ def _second(case: Case, c: Choices) -> list[dict[str, Any]]:
         rows = [own[1] * power, own[2] + at]
         if terms[rank].label_smoothing:
             times = {"a word": words.count, "once": 1, "left out": 0,
-                     "a column": -(-SIZES[case.n][1])}[c["fourth's shift"]]  # fmt: skip
+                     "a column": SIZES[case.n][1]}[c["fourth's shift"]]  # fmt: skip
             rows.append(own[3] + times * shift)
         parts.append(torch.stack(rows))
-        weights.append({"exp": shift.exp(), "one": torch.ones_like(shift), "inverse": (-shift).exp(),
-                        "not exp": shift}[c["weight"]])  # fmt: skip
+        weight = {"exp": shift.exp(), "one": torch.ones_like(shift), "not exp": shift,
+                  "inverse": (-shift).exp()}[c["weight"]]  # fmt: skip
+        weights.append(weight)
     sums = follow(c["added"], parts, case.shape)
     sums = [torch.stack([a[0], b[1], *a[2:]]) if c["added to"] == "sums alone" else a
             for a, b in zip(sums, parts, strict=True)]  # fmt: skip
@@ -151,7 +153,11 @@ def _second(case: Case, c: Choices) -> list[dict[str, Any]]:
 
 
 def _foresee(case: Case, c: Choices) -> Foreseen:
-    values = [{**a, **b} for a, b in zip(_first(case, c), _second(case, c), strict=True)]
+    second = functools.cache(lambda: _second(case, c))
+    values: list[dict[str, Any]] = [
+        Lazy(row, list(FIELDS), lambda rank=rank: second()[rank])  # type: ignore[misc]
+        for rank, row in enumerate(_first(case, c))
+    ]
     rows = 4 if case.variant == "label smoothing" else 3
     silent = c["maximum"] == "own" and c["added"] == "own"
     alone = case.layout == "alone" and "world" not in (c["added"], c["maximum"])
