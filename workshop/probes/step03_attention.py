@@ -52,6 +52,8 @@ def _tracker(case: Case, rank: int) -> RNGTracker:
 def _keep(case: Case, c: Choices) -> Tensor | None:
     """Which keys a query may look at, by the choice; None for all."""
     causal, padded = "not causal" not in case.variant, "padding" in case.variant
+    if c["by"] != "the layer's own":
+        padded, causal = False, causal or c["by"].endswith("always causal")
     past = torch.ones(S, S, dtype=torch.bool).tril()
     if c["causal"] in ("always", "never"):
         causal = c["causal"] == "always"
@@ -76,7 +78,7 @@ def _mixed(y: Tensor, case: Case, c: Choices, rank: int) -> Tensor:
         q, k, v = (t.reshape(B, own, S, D) for t in three)
     else:
         orders = {"Q, K, V outermost": "three heads d", "heads outermost": "heads three d",
-                  "Q, K, V innermost": "heads d three",
+                  "Q, K, V innermost": "heads d three", "width outermost": "d three heads",
                   "heads innermost": "three d heads"}  # fmt: skip
         whole = f"b s ({orders[c['split']]}) -> three b heads s d"
         q, k, v = rearrange(y, whole, three=3, heads=own)
@@ -87,7 +89,8 @@ def _mixed(y: Tensor, case: Case, c: Choices, rank: int) -> Tensor:
              "root of all heads' width": math.sqrt(own * D)}[c["scale"]]  # fmt: skip
     scores = q @ k.transpose(-2, -1) / scale
     weights = masked_softmax(scores, keep)
-    if case.variant == "dropout" and c["dropout"] != "none":
+    drops = c["dropout"] != "none" and c["by"] == "the layer's own"
+    if case.variant == "dropout" and drops:
         sharded = c["dropout"] == "of the heads"
         weights = _tracker(case, rank).dropout(weights, 0.5, "attention", sharded=sharded)
     mixed = weights @ v
@@ -110,9 +113,13 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
     y = crossing(y, case, c["between"], tape)
     if c["out"] != "left out":
         y = [F.linear(a, w) for a, w in zip(y, made["out.weight"], strict=True)]
+        early, late = c["out"] == "bias before g", c["out"] in ("with g", "without g")
+        bias = made["out.bias"]
+        y = [a + b for a, b in zip(y, bias, strict=True)] if early else y
         y = y if c["out"] == "without g" else crossing(y, case, "g", tape)
-        y = [a + b for a, b in zip(y, made["out.bias"], strict=True)]
+        y = [a + b for a, b in zip(y, bias, strict=True)] if late else y
     y = crossing(y, case, c["behind"], tape)
+    y = [t / case.n for t in y] if c["divided"] == "by the ranks" else y
     if c["residual"] == "added":
         y = [a + b for a, b in zip(y, made["x"], strict=True)]
     if any(t.shape != u.shape for t, u in zip(y, upstream, strict=True)):
@@ -164,17 +171,19 @@ ATTENTION = Probe(
     foresee=_foresee,
     axes={
         "split": ("Q, K, V outermost", "heads outermost", "Q, K, V innermost", "heads innermost",
-                  "a reshape"),
+                  "width outermost", "a reshape"),
         "order": ("qkv", "kqv", "vkq", "qvk", "kvq", "vqk"),
         "merge": ("heads outermost", "heads innermost", "a reshape"),
         "causal": ("as asked", "always", "never", "not under padding", "the future"),
         "padding": ("keys", "not hidden", "the real ones", "queries"),
         "scale": ("root of d", "none", "d", "root of all heads' width"),
         "dropout": ("of the heads", "none", "replicated"),
+        "by": ("the layer's own", "SDPA alone", "SDPA alone, always causal"),
+        "divided": ("by nothing", "by the ranks"),
         "front": ("nothing", "f", "g", "cut off"),
         "qkv": ("with f", "without f"),
         "between": ("nothing", "f", "g", "mean", "max"),
-        "out": ("with g", "left out", "without g"),
+        "out": ("with g", "left out", "without g", "bias before g", "without bias"),
         "behind": ("nothing", "g", "f", "all-reduce both ways"),
         "residual": ("none", "added"),
     },

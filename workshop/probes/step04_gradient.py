@@ -73,7 +73,11 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
         by = by if c["target"] == "everywhere" else by.masked_fill(~has, 0.0)
         grad = grad.scatter_add(1, column.unsqueeze(1), (size * by).unsqueeze(1))
         values.append({"gradient": -grad if c["sign"] == "turned" else grad})
-    return Foreseen(values)
+    if c["behind"] == "nothing":
+        return Foreseen(values)
+    summed = follow(c["behind"], [row["gradient"] for row in values], case.shape)
+    sent = 0 if case.layout == "alone" else summed[0].numel()
+    return Foreseen([{"gradient": grad} for grad in summed], {"forward": sent, "backward": 0})
 
 
 def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
@@ -100,6 +104,7 @@ GRADIENT = Probe(
         "target": ("subtracted", "everywhere", "left out", "added",
                    "not counted from the first word"),
         "scale": ("both", "softmax alone", "target alone", "not used", "mean"),
+        "behind": ("nothing", "sum", "mean"),
         "sign": ("right", "turned"),
         "smoothing": ("true words", "own words", "columns", "padding too", "left out", "added"),
         "one": ("less smoothing", "whole"),

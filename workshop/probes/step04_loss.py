@@ -86,6 +86,7 @@ def _first(case: Case, c: Choices) -> list[dict[str, Any]]:
         powers[:, words.count :] = 0.0 if c["padding"] == "zero" else powers[:, words.count :]
         total = {"of exponentials": powers.sum(1), "its log": powers.sum(1).log(),
                  "of logits": low[:, : words.count].sum(1),
+                 "largest": powers.amax(1),
                  "mean": powers.sum(1) / max(words.count, 1)}[c["sum"]]  # fmt: skip
         column = words.column(target)
         if c["target"] == "not counted from the first word":
@@ -197,7 +198,7 @@ STATISTICS = Probe(
     foresee=_foresee,
     axes={
         "largest": ("own words", "padding too", "nothing", "mean"),
-        "sum": ("of exponentials", "its log", "of logits", "mean"),
+        "sum": ("of exponentials", "its log", "of logits", "mean", "largest"),
         "padding": ("zero", "left"),
         "target": ("its logit - largest", "not shifted", "exponential",
                    "not counted from the first word"),
