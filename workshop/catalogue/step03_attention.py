@@ -48,6 +48,13 @@ ATTENTION = [
     attend("padding lifts the causal mask", "causal=not under padding", "self.causal)\n", "False)\n"),
     attend("always causal", "causal=always", ATTEND, "self._attend(q, k, v, torch.ones(s, s, dtype=torch.bool).tril() if keep is None else keep & torch.ones(s, s, dtype=torch.bool).tril())"),
     attend("never causal", "causal=never", "keep = keep_mask(x, padding_mask, self.causal)", "keep = keep_mask(x, padding_mask, False)\nkeep = torch.ones(1, 1, s, s, dtype=torch.bool) if keep is None else keep"),
+    attend("the future", "causal=the future", "keep = keep_mask(x, padding_mask, self.causal)", "keep = keep_mask(x, padding_mask, False)\nlate = torch.ones(s, s, dtype=torch.bool).triu() if self.causal else torch.ones(s, s, dtype=torch.bool)\nkeep = late.expand(1, 1, s, s) if keep is None else keep & late"),
+    attend("padded queries hidden", "padding=queries", "keep = keep_mask(x, padding_mask, self.causal)", "keep = None\nif padding_mask is not None:\n    see = torch.ones(s, s, dtype=torch.bool)\n    keep = padding_mask[:, None, :, None] & (see.tril() if self.causal else see)"),
+    attend("scaled by the rank's width", "scale=root of all heads' width", ATTEND, "self._attend(q / heads ** 0.5, k, v, keep)"),
+    attend("dropout replicated", "dropout=replicated", "mixed = self._attend(q, k, v, keep)", """mixed = self._attend(q, k, v, keep)
+if self.training and self.p:
+    z = masked_softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), torch.ones(s, s, dtype=torch.bool).tril())
+    mixed = self.rng.dropout(z, self.p, self.site, sharded=False) @ v"""),
     attend("no scale", "scale=none", ATTEND, "self._attend(q * q.size(-1) ** 0.5, k, v, keep)"),
     attend("scaled twice", "scale=d", ATTEND, "self._attend(q / q.size(-1) ** 0.5, k, v, keep)"),
     attend("around dropout", "dropout=none", ATTEND, SDPA.format("self.causal and keep is None")),

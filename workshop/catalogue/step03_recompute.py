@@ -104,6 +104,7 @@ RECOMPUTE = [
     redo("reentrant, tracker not put back", ("by=reentrant", "tracker=not put back"), "return checkpoint(run, x, use_reentrant=True)"),
     redo("good for one backward", "variant=backward twice", changed("class Around:", "once = around()\nclass Around:", "self.inner = around()\n        ", "self.inner = once\n        ")),
     redo("needs a tracker", "variant=no tracker", changed("if rng is None:\n    return checkpoint(run, x, use_reentrant=False)\n", "")),
+    redo("with gradients all the same", "variant=without gradients", "torch_grad = torch.enable_grad()\nwith torch_grad:\n    " + BODY.replace("\n", "\n    ")),
     redo("None", "flag=returned None", "checkpoint(run, x, use_reentrant=False)"),
     # right ones
     redo("context_fn", (), BODY),
