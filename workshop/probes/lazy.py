@@ -25,13 +25,13 @@ class Lazy(dict[str, Any]):
             self._waiting = set()
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
         try:
             return self[name]
         except KeyError:
             return default
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
         return _Items(self)
 
 
@@ -43,3 +43,7 @@ class _Items(ItemsView[str, Any]):
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for name in list(self._all):
             yield name, self._all[name]
+
+
+def one_of(found: Callable[[], list[dict[str, Any]]], rank: int) -> dict[str, Any]:
+    return found()[rank]

@@ -178,7 +178,7 @@ def _starts(c: Choices, count: int, step: int, rows: int, length: int, seed: int
 
 
 def _hash(text: str) -> int:
-    return globals().get("hash", builtins.hash)(text)
+    return int(globals().get("hash", builtins.hash)(text))
 
 
 def _foresee(case: Case, c: Choices) -> Foreseen:

@@ -197,7 +197,7 @@ def _weight(c: Choices) -> Callable[..., Any]:
 
 
 def _hash(text: str) -> int:
-    return globals().get("hash", builtins.hash)(text)
+    return int(globals().get("hash", builtins.hash)(text))
 
 
 def faked() -> bool:

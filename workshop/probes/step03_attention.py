@@ -19,7 +19,7 @@ from step03_attention_parallel.rng import RNGTracker
 from ..sim import Ranks, Tape, gradients
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers, leaves, watch
-from .lazy import Lazy
+from .lazy import Lazy, one_of
 from .step02_layers import crossing, scene
 
 B, S, H, HEADS, D = 2, 3, 8, 4, 2
@@ -132,7 +132,7 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
 
     later = [f"grad of {name}" for name in made]
     values: list[dict[str, Any]] = [
-        Lazy({"output": t.detach()}, later, lambda rank=rank: grads()[rank])  # type: ignore[misc]
+        Lazy({"output": t.detach()}, later, functools.partial(one_of, grads, rank))
         for rank, t in enumerate(y)
     ]
     return Foreseen(values, tape.numel)

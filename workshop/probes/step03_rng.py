@@ -127,7 +127,7 @@ def _init(c: Choices) -> Any:
 
 
 def _hash(text: str) -> int:
-    return globals().get("hash", builtins.hash)(text)
+    return int(globals().get("hash", builtins.hash)(text))
 
 
 def _foresee(case: Case, c: Choices) -> Foreseen:

@@ -19,7 +19,7 @@ from ..journal import WORLD
 from ..sim import Ranks, follow
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Odd, Probe, Seen, describe
-from .lazy import Lazy
+from .lazy import Lazy, one_of
 
 LARGE = Case("pairs", torch.float64, 4, "logits in thousands")
 SMOOTH = Case("pairs", torch.float64, 5, "label smoothing")
@@ -156,7 +156,7 @@ def _second(case: Case, c: Choices) -> list[dict[str, Any]]:
 def _foresee(case: Case, c: Choices) -> Foreseen:
     second = functools.cache(lambda: _second(case, c))
     values: list[dict[str, Any]] = [
-        Lazy(row, list(FIELDS), lambda rank=rank: second()[rank])  # type: ignore[misc]
+        Lazy(row, list(FIELDS), functools.partial(one_of, second, rank))
         for rank, row in enumerate(_first(case, c))
     ]
     rows = 4 if case.variant == "label smoothing" else 3
