@@ -136,9 +136,12 @@ def _reduced(losses: Tensor, counts: Tensor, reduction: str, divisor: Any, c: Ch
     if reduction == "mean":
         if c["mean"] == "of the sequences' means":
             return (losses.sum(-1) / counts.sum(-1).clamp(min=1)).mean()
-        count = {"over valid": valid, "over all": losses.numel(), "over b": B, "over s": S,
-                 "not divided": 1, "one more": counts.sum() + 1}[c["mean"]]  # fmt: skip
-        return losses.sum() / count
+        by: dict[str, Any] = {
+            "over valid": valid, "over all": losses.numel(), "over b": B, "over s": S,
+            "not divided": 1, "one more": counts.sum() + 1,
+        }  # fmt: skip
+        found: Tensor = losses.sum() / by[c["mean"]]
+        return found
     total = losses.sum()
     if c["sum"] == "the mean":
         total = total / valid
