@@ -135,7 +135,12 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
         Lazy({"output": t.detach()}, later, functools.partial(one_of, grads, rank))
         for rank, t in enumerate(y)
     ]
-    return Foreseen(values, tape.numel)
+
+    def sent() -> dict[str, Any]:
+        grads()  # what backward sends is known once it has run
+        return dict(tape.numel)
+
+    return Foreseen(values, Lazy({}, ["forward", "backward"], sent))
 
 
 def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:

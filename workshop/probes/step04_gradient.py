@@ -85,10 +85,8 @@ def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiret
     exponentials, targets, known, scale, terms = _given(case)
     before = [targets[rank], scale, *known[rank][:3], known[rank].weight]
     given = [x.clone() for x in before]
-    mine, told = (
-        terms[rank]._replace(group=group),
-        Combined(given[2], given[3], given[4], None, given[5]),
-    )
+    told = Combined(given[2], given[3], given[4], None, given[5])
+    mine = terms[rank]._replace(group=group)
     got = functions[0](exponentials[rank].clone(), given[0], told, given[1], mine)
     good = isinstance(got, Tensor)
     seen.values["gradient"] = got.detach().clone() if good else Odd(describe(got))
