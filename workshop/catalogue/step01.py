@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from . import Answer
+from .step01_data import BATCH, WEIGHT
+from .step01_loss import LOSS
+from .step01_scoring import SCORING
 
 
 def scores(name: str, key: str | tuple[str, ...], body: str) -> Answer:
@@ -71,4 +74,4 @@ RATE = [
     rate("min and max", (), "if step < warmup:\n    return peak * (step + 1) / warmup\np = min(1.0, (step - warmup) / (total - warmup))\nreturn minimum + (peak - minimum) * (1 + math.cos(math.pi * p)) / 2"),
     rate("sine squared", (), WARM + P + "return peak - (peak - minimum) * math.sin(math.pi * p / 2) ** 2"),
 ]  # fmt: skip
-ANSWERS = [*SCORES, *RATE]
+ANSWERS = [*SCORES, *LOSS, *WEIGHT, *BATCH, *SCORING, *RATE]

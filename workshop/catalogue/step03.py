@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from . import Answer
+from .step03_attention import ATTENTION
+from .step03_recompute import RECOMPUTE
+from .step03_rng import STREAMS, SWAP
 
 
 def qkv(name: str, key: str | tuple[str, ...], body: str) -> Answer:
@@ -18,7 +21,7 @@ def qkv(name: str, key: str | tuple[str, ...], body: str) -> Answer:
     )
 
 
-ANSWERS = [
+QKV = [
     qkv("stacked and shaped back", "how=stacked, shaped back",
         "part = cut(full.flatten(0, 1), 0, group)\nreturn part.view(3, -1, *full.shape[2:])"),
     qkv("stacked", "how=stacked", "return cut(full.flatten(0, 1), 0, group)"),
@@ -33,3 +36,4 @@ ANSWERS = [
     qkv("chunks of each", (), "return torch.stack([m.chunk(n, 0)[group_rank(group)] for m in full])"),
     qkv("three cuts", (), "q, k, v = full\nreturn torch.stack([cut(q, 0, group), cut(k, 0, group), cut(v, 0, group)])"),
 ]  # fmt: skip
+ANSWERS = [*ATTENTION, *QKV, *STREAMS, *SWAP, *RECOMPUTE]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from . import Answer
+from .step04_loss import GRADIENTS, STATISTICS
 
 CHECK = "if min(vocab_size, tp_size, multiple) < 1:\n    raise ValueError('bad')\nstep = multiple * tp_size\n"
 
@@ -83,4 +84,4 @@ EMBEDDING = [
     look("multiplied", (), "rows = self.weight[self.words.column(ids)]\nreturn g(rows * self.words.has(ids).unsqueeze(-1), self.group)"),
 ]  # fmt: skip
 
-ANSWERS = [*PADDED, *EMBEDDING]
+ANSWERS = [*PADDED, *EMBEDDING, *STATISTICS, *GRADIENTS]

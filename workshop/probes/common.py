@@ -196,3 +196,22 @@ def describe(value: Any) -> str:
         return f"a {kind} of {len(value)}"
     text = repr(value)
     return f"{kind} {text[:60]}"
+
+
+def imagined(probe_of: Callable[..., Seen], functions: list[Any], case: Case) -> Foreseen:
+    """What every rank shows with stand-ins that send nothing: looked at as the learner's are."""
+    seen = probe_of(functions, case, None, 0, Wiretap())
+    return Foreseen([seen.values] * WORLD)
+
+
+def complains(call: Callable[[], Any]) -> bool:
+    """Whether bad input is refused, by whatever error."""
+    try:
+        call()
+    except Exception:
+        return True
+    return False
+
+
+def yes(fact: bool) -> str:
+    return "yes" if fact else "no"

@@ -1,0 +1,49 @@
+"""Foreseen values of which the dear ones are computed only when somebody asks for them.
+
+Most wrong choices are ruled out by the output; their gradients are never needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator
+from typing import Any
+
+
+class Lazy(dict[str, Any]):
+    """`now`, and under the names `later` what `rest()` returns for them."""
+
+    def __init__(
+        self, now: dict[str, Any], later: list[str], rest: Callable[[], dict[str, Any]]
+    ) -> None:
+        super().__init__(now)
+        self.update(dict.fromkeys(later))
+        self._waiting, self._rest = set(later), rest
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._waiting:
+            self.update(self._rest())
+            self._waiting = set()
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        return _Items(self)
+
+
+class _Items(ItemsView[str, Any]):
+    def __init__(self, mapping: Lazy) -> None:
+        super().__init__(mapping)
+        self._all = mapping
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for name in list(self._all):
+            yield name, self._all[name]
+
+
+def one_of(found: Callable[[], list[dict[str, Any]]], rank: int) -> dict[str, Any]:
+    return found()[rank]
