@@ -43,7 +43,7 @@ from .pretrained import minilm, read_bert
 from .task_examples import read_examples, subset, those_that_fit
 from .task_rows import epoch_batches
 from .tasks import Task, make_task, with_valid
-from .wordpiece import read_wordpiece
+from .wordpiece import read_wordpiece, special_id
 
 
 @dataclass
@@ -149,7 +149,7 @@ def ready(options: Options) -> Opened:
     task = make_task(
         options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride
     )
-    return Opened(config, weights, task, tokenizer.token_to_id("[PAD]"), remarks)
+    return Opened(config, weights, task, special_id(tokenizer, "[PAD]"), remarks)
 
 
 def pretrained(folder: Path) -> tuple[BertConfig, dict[str, Tensor], Tokenizer]:

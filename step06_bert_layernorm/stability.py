@@ -101,7 +101,9 @@ def main(options: Options) -> Study:
     if options.resume is not None:
         resume = options.resume
         options = resumed_options(options, may_change=("seeds", "processes"))
-        lists = {k: tuple(v) for k, v in vars(options).items() if isinstance(v, list)}
+        lists: dict[str, Any] = {
+            k: tuple(v) for k, v in vars(options).items() if isinstance(v, list)
+        }
         options, folder = dataclasses.replace(options, **lists), resume
         batches = read_batches(options)
     else:

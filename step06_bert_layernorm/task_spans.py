@@ -10,6 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from .wordpiece import special_id
+
 Characters = tuple[int, int]  # from … to before …, in the text as it was written
 
 
@@ -57,7 +59,7 @@ def span_windows(
     """
     asked = tokenizer.encode(question, add_special_tokens=False).ids[:max_question]
     text = tokenizer.encode(context, add_special_tokens=False)
-    cls, sep = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    cls, sep = (special_id(tokenizer, name) for name in ("[CLS]", "[SEP]"))
     room = seq_length - len(asked) - 3
     if room < 1 or not 1 <= stride <= room:
         raise ValueError(

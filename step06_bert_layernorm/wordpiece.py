@@ -76,3 +76,11 @@ def split_sentences(text: str) -> list[str]:
     line. A rule of thumb: "Mr. Speaker" is two, which does the order task no harm."""
     pieces = re.split(r"(?<=[.!?])[\"'”’)\]]*\s+|\n\s*\n", text)
     return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def special_id(tokenizer: Tokenizer, token: str) -> int:
+    """The id of "[CLS]" and the like; ValueError if the vocabulary hasn't got it."""
+    found: int | None = tokenizer.token_to_id(token)
+    if found is None:
+        raise ValueError(f"the vocabulary has no {token}; a BERT needs it")
+    return found

@@ -25,13 +25,13 @@ class Lazy(dict[str, Any]):
             self._waiting = set()
         return super().__getitem__(name)
 
-    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, name: str, default: Any = None) -> Any:
         try:
             return self[name]
         except KeyError:
             return default
 
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+    def items(self) -> ItemsView[str, Any]:
         return _Items(self)
 
 

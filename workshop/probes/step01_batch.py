@@ -98,14 +98,14 @@ def _windows(inputs: Tensor, targets: Tensor) -> dict[str, Any]:
         -1: "the token before",
         2: "the next but one",
     }
-    if len(ahead.unique()) == 1:
+    if len(torch.unique(ahead)) == 1:
         target = words.get(int(ahead[0, 0]), f"{int(ahead[0, 0]):+d}")
     elif bool((ahead[:, :-1] == 1).all()):
         target = "the next token, but not in the last column"
     else:
         target = "not the same everywhere"
     starts = inputs[:, 0]
-    alike = len(starts.unique())
+    alike = len(torch.unique(starts))
     return {
         "a row is neighbours in the corpus": yes(bool((steps == 1).all())),
         "a target is": target,
@@ -145,12 +145,13 @@ def _batch(c: Choices) -> Callable[..., Any]:
 
 
 def _starts(c: Choices, count: int, step: int, rows: int, length: int, seed: int) -> list[int]:
-    key: list[object] = {
+    keys: dict[str, list[object]] = {
         "seed and step": ["batch", seed, step], "sum": [seed + step], "product": [seed * step],
         "xor": [seed ^ step], "joined": [f"{seed}{step}"],
         "seed": [seed], "step": [step], "nothing": [],
         "salted": [_hash(f"{seed}, {step}")],
-    }[c["key"]]  # fmt: skip
+    }  # fmt: skip
+    key = keys[c["key"]]
     if c["rank"] == "in the key":
         key.append(dist.get_rank() if faked() else 0)
     generator: torch.Generator | None = generator_for(*key)
@@ -159,7 +160,8 @@ def _starts(c: Choices, count: int, step: int, rows: int, length: int, seed: int
     elif c["generator"].startswith("NumPy"):
         if c["generator"].endswith("seeded"):
             np.random.seed(generator_for(*key).initial_seed() % 2**32)
-        return np.random.randint(0, count, rows).tolist()
+        drawn: list[int] = np.random.randint(0, count, rows).tolist()
+        return drawn
     elif c["generator"] != "own":
         if c["generator"] == "global, seeded":
             torch.manual_seed(generator_for(*key).initial_seed())

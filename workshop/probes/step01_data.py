@@ -39,7 +39,7 @@ class Process:
         self.space["hash"] = lambda value: builtins.hash((salt, value) if _salted(value) else value)
         self.space["id"] = lambda value: builtins.id(value) + 16 * salt
         if rank is not None:
-            dist.get_rank = lambda group=None: rank  # type: ignore[assignment]
+            dist.get_rank = lambda group=None: rank
         try:
             return call()
         finally:
@@ -140,7 +140,7 @@ def _spread(big: Tensor, small: Tensor, std: float) -> dict[str, Any]:
         "spread": near[0] if near else f"{got:.3g}",
         "mean": next(w for w, m in means.items() if abs(mean - m) < 0.05 * got or w == "elsewhere"),
         "shape of the distribution": "flat" if flat else "cut off" if cut else "normal",
-        "a number per entry": yes(len(small.unique()) > 0.98 * small.numel()),
+        "a number per entry": yes(len(torch.unique(small)) > 0.98 * small.numel()),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiret
         leaf = logits.clone().requires_grad_()
         above = torch.arange(1.0, B * S + 1).view(B, S) if "none" in name else torch.tensor(2.0)
         one = watch(
-            lambda setting=setting, leaf=leaf: functions[0](leaf, targets, **setting, **extra),
+            partial(functions[0], leaf, targets, **setting, **extra),
             {"logits": leaf},
             above.to(wide),
             tap,
@@ -67,7 +68,7 @@ def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiret
         for bad in (V, -1):
             wrong = targets.clone()
             wrong[1, 2] = bad
-            if not complains(lambda wrong=wrong: functions[0](logits, wrong)):
+            if not complains(partial(functions[0], logits, wrong)):
                 seen.flags["no complaint"] = f"target {bad} of {V} words"
     return seen
 

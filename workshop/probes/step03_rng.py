@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,14 +73,14 @@ def _look(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap)
     }
     process = Process(init)
     for kind in (r, s):
-        found = [process.run(salt, lambda kind=kind: anew(kind)) for salt in (1, 2)]
+        found = [process.run(salt, partial(anew, kind)) for salt in (1, 2)]
         seen.values[f"{kind}, in another process"] = alike(*found)
     tracker = made()
     _drawn(tracker, r)
     seen.values["sharded, after replicated has drawn"] = alike(_drawn(tracker, s), anew(s))
     for bad in ({"mode": "other"}, {"tp_rank": n, "tp_size": n}, {"dp_rank": -1}):
         blank = RNGTracker.__new__(RNGTracker)
-        if not complains(lambda bad=bad, blank=blank: init(blank, seed, **bad)):
+        if not complains(partial(init, blank, seed, **bad)):
             seen.flags.setdefault("no complaint", str(bad))
     return seen
 
