@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from step02_mlp_parallel.launch import RankError, run_ranks
 
@@ -16,22 +16,12 @@ from .load import look
 from .probes.registry import PLACES, probe
 from .rank_side import Item, Job, run_job
 from .report import about_trouble, about_verdict
+from .standing import Outcome
 from .texts import text
 from .warm import warm
 
 BATCH = 30  # answers in one start of the ranks: each opens connections that stay until its end
 PATIENCE = 4.0  # seconds for one case of a probe; it needs milliseconds
-
-
-@dataclass
-class Outcome:
-    """What is known of one exercise. state: "green", "red", "todo", "missing"."""
-
-    id: str
-    state: str
-    lines: list[str] = field(default_factory=list)  # for the learner
-    keys: tuple[str, ...] = ()  # entries of the catalogue
-    prints: dict[int, str] = field(default_factory=dict)  # by rank, cut
 
 
 def check(
