@@ -34,9 +34,8 @@ def loss_and_gradient() -> tuple[float, int, float, float]:
 if __name__ == "__main__":
     rows = run_ranks(loss_and_gradient, RANKS)
     gathered = TOKENS * VOCABULARY * 4
-    print(
-        f"loss {rows[0][0]:.4f} on every rank; all of them the same: {len({r[0] for r in rows}) == 1}"
-    )
+    same = len({row[0] for row in rows}) == 1
+    print(f"loss {rows[0][0]:.4f}, the same to the bit on all ranks: {same}")
     print(f"a rank puts {rows[0][1]:,} bytes into all-reduces; the logits are {gathered:,} bytes")
     print("gradient of the first token's logits, on each rank:")
     for rank, (_, _, total, smallest) in enumerate(rows):

@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and what is for pytest. Ends the program, as argparse does, if they are wrong."""
+    """The options, and what is for pytest. Exits, as argparse does, if they are wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m workshop", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="\n".join(f"  {name:12}{text}" for name, text in COMMANDS.items()),
@@ -162,7 +162,7 @@ def _room(options: argparse.Namespace, _: list[str]) -> int:
 def _offline(options: argparse.Namespace, _: list[str]) -> int:
     from .offline import make_stick
 
-    if len(options.what) != 1:
+    if len(options.what) != 1 or not options.what[0]:
         raise ValueError("say which folder: make setup-offline TO=/media/stick")
     print(make_stick(Path(options.what[0]), options.platform, options.python))
     return 0

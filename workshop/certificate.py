@@ -54,7 +54,7 @@ PROOFS = {
 
 
 def certificate(arguments: list[str] | None = None) -> int:
-    """Run the proofs, write the certificate; 1 if a proof failed, 2 if there is nothing to prove."""
+    """Run the proofs, write the certificate; 1 if a proof failed, 2 if nothing is to be proved."""
     found, unreadable = all_standing()
     for line in unreadable:
         print(line)
@@ -82,7 +82,7 @@ def certificate(arguments: list[str] | None = None) -> int:
 SAID = (
     "These are the steps' own tests, run on this machine with the functions of the learner named "
     "below in the places of the real ones. ✔ passed, ✘ failed, – not one of these functions was "
-    "called, so nothing was proved; an empty place means that the proof has no such number of ranks."
+    "called, so nothing was proved; in an empty place the proof has no such number of ranks."
 )
 
 

@@ -1,4 +1,4 @@
-"""A key that was pressed, without waiting for one: for `make watch-step2`. Standard library only."""
+"""A key that was pressed, without waiting for one, for `make watch-step2`. Standard library."""
 
 from __future__ import annotations
 

@@ -83,6 +83,12 @@ def called(folder: str) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir())
 
 
+def gist(error: Exception) -> str:
+    """What a RankError comes to in a line: the rank's own error, or that it did not come back."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if " raised" in lines[0] else lines[0]
+
+
 def blame(trace: str, mines: Iterable[Mine]) -> str:
     """The learner's function in which a traceback ends: "2.4 RowParallelLinear.forward, line 31
     of workshop/work/…", or "" if it doesn't go through the learner's file."""

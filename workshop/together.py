@@ -8,7 +8,7 @@ from step02_mlp_parallel import run_ranks
 from step02_mlp_parallel.launch import RankError
 
 from .evidence import RUNS, Evidence, evidence
-from .mine import Mine, WithMine, blame
+from .mine import Mine, WithMine, blame, gist
 
 BOUND = 1e-12  # float64: largest error over largest value
 
@@ -29,8 +29,7 @@ def together(step: int, mines: tuple[Mine, ...]) -> tuple[bool, str]:
             results = run_ranks(WithMine(mines, cut_over_all), n, step, timeout=30.0)
         except RankError as error:
             culprit = blame(str(error), mines)
-            said = str(error).strip().splitlines()[-1]
-            return False, f"{head}: {where}{said}" + (f" (in {culprit})" if culprit else "")
+            return False, f"{head}: {where}{gist(error)}" + (f" (in {culprit})" if culprit else "")
         for rank, found in enumerate(results):
             for name in whole:
                 off = error_of(found, whole, name)

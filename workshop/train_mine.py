@@ -32,7 +32,7 @@ from step05_hybrid_dp.options import Options
 from step05_hybrid_dp.trajectories import read_losses
 
 from .exercises import ROOT
-from .mine import Mine, WithMine, blame, called
+from .mine import Mine, WithMine, blame, called, gist
 from .standing import Standing, all_standing
 
 BOUND = 1e-9  # float64, relative, in any step
@@ -82,7 +82,9 @@ def train_mine(wanted: Wanted) -> int:
             own = losses(given, mines, calls)
         except RankError as error:
             where = blame(str(error), mines)
-            print(str(error).strip().splitlines()[-1])
+            if not where and isinstance(error.__cause__, ValueError):  # a layout that can't be
+                raise error.__cause__ from None
+            print(gist(error))
             print(f"It happened in your {where}." if where else str(error))
             return 1
         used = called(calls)
@@ -127,8 +129,9 @@ def chapters(root: Path) -> Path:
 
 def losses(given: Options, mines: tuple[Mine, ...], calls: str = "") -> list[float]:
     """The loss of each step, of the training program with the functions in place."""
-    assert given.tp is not None and given.dp is not None and given.run is not None
-    run_ranks(WithMine(mines, own_rank, calls), given.tp * given.dp, given, timeout=TIMEOUT)
+    assert given.run is not None
+    ranks = (given.tp or 1) * (given.dp or 1)
+    run_ranks(WithMine(mines, own_rank, calls), ranks, given, timeout=TIMEOUT)
     return read_losses(given.run)
 
 

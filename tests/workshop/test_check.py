@@ -15,7 +15,7 @@ from workshop.make_exercises import contents, usable
 from workshop.probes.registry import PLACES
 from workshop.rank_side import Item
 
-from .test_exercises import STEPS, stub_file, with_body, work  # noqa: F401
+from .test_exercises import STEPS, stub_file, with_body
 
 HEAD = """import os, sys, time
 import numpy as np
@@ -126,7 +126,7 @@ def test_an_unfinished_one_does_not_fail_the_others() -> None:
                       "2.5": "todo", "2.6": "todo"}  # fmt: skip
 
 
-def test_a_learners_day(work: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_a_learners_day(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Create, fail, fix one by one with the real bodies, 100 %; finished work isn't run again."""
     assert board.check_step(2) == 2
     assert "is not there: `make exercise-step2`" in capsys.readouterr().out

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from step02_mlp_parallel import RankError
 from workshop import certificate, make_exercises, own_tests, train_mine
 from workshop.exercises import exercise
 from workshop.mine import Mine
 from workshop.standing import all_standing, standing
 from workshop.train_mine import Wanted, compare, culprits, curves, parted
 
-from .test_exercises import stub_file, with_body, work  # noqa: F401
+from .test_exercises import stub_file, with_body
 
 WRONG = ("return y if bias is None else y.add_(bias)", "return y")
 RIGHT = ["2.1", "2.2", "2.6"]
@@ -30,7 +32,7 @@ def answer(*ids: str, change: tuple[str, str] = ("", "")) -> Path:
 
 
 @pytest.fixture
-def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
+def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs, data and certificate in a folder of their own."""
     text = "".join(f"line {i} of a text, and {'a longer one' * (i % 3)}\n" for i in range(400))
     (work / "text.txt").write_text(text)
@@ -96,6 +98,31 @@ def test_without_anything_finished_it_is_said_and_nothing_runs(
     assert "Python can't read this" in capsys.readouterr().out
 
 
+def test_what_stops_a_run_is_laid_at_the_right_door(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the learner's function names it; a layout that can't be is an error like others."""
+    path = answer("2.1", "2.6")
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "_F.apply" in text)
+    name = make_exercises.shown(path)
+
+    def fail(*_: object) -> list[float]:
+        said = f'rank 1 of 2 raised\n\n  File "{name}", line {line}, in f\nKeyError: 3'
+        raise RankError(said, 1) from KeyError(3)
+
+    monkeypatch.setattr(train_mine, "losses", fail)
+    assert train_mine.train_mine(wanted(here)) == 1
+    said = capsys.readouterr().out
+    assert f"KeyError: 3\nIt happened in your 2.1 f, line {line} of {name}." in said
+
+    def refuse(*_: object) -> list[float]:
+        raise RankError("rank 0 of 3 raised\n\nAgreed: tp 3", 0) from ValueError("tp 3")
+
+    monkeypatch.setattr(train_mine, "losses", refuse)
+    with pytest.raises(ValueError, match="tp 3"):
+        train_mine.train_mine(dataclasses.replace(wanted(here), run=here / "other"))
+
+
 def test_curves_in_numbers() -> None:
     assert compare([3.0, 2.0], [3.0, 2.0])[0]
     assert parted([3.0, float("nan")], [3.0, 2.0]) == [2]
@@ -109,7 +136,7 @@ def test_the_steps_own_tests_take_yours(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose code was tested is the first line; the check comes first; REAL=1 tests the real."""
-    proof = ["-k", "each_layer_alone and 2", "-n", "0"]
+    proof = ["-k", "each_layer_alone", "-n", "0"]
     monkeypatch.setenv("REAL", "")
     answer("2.3", "2.4", change=WRONG)
     assert own_tests.run_tests(2, proof) == 1, "the check is red"
@@ -117,7 +144,7 @@ def test_the_steps_own_tests_take_yours(
     assert first.startswith("Tested: your 2.3 (")
     assert "Left out, since the check is red: 2.4." in first
     assert rest[0] == "· 2.1 f   not begun"
-    assert "1 of 1 tests called your code." in rest
+    assert "4 of 4 tests called your code." in rest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_tests, "pytest_run", lambda *_: (0, []))
         patch.setenv("REAL", "1")
