@@ -9,6 +9,7 @@ from step02_mlp_parallel.launch import RankError
 
 from .evidence import RUNS, Evidence, evidence
 from .mine import Mine, WithMine, blame, gist
+from .warm import busy
 
 BOUND = 1e-12  # float64: largest error over largest value
 
@@ -26,7 +27,7 @@ def together(step: int, mines: tuple[Mine, ...]) -> tuple[bool, str]:
     for n in worlds:
         where = f"on {n} ranks " if n > 1 else ""
         try:
-            results = run_ranks(WithMine(mines, cut_over_all), n, step, timeout=30.0)
+            results = run_ranks(WithMine(mines, cut_over_all), n, step, timeout=30.0 * busy())
         except RankError as error:
             culprit = blame(str(error), mines)
             return False, f"{head}: {where}{gist(error)}" + (f" (in {culprit})" if culprit else "")

@@ -101,7 +101,7 @@ def test_without_anything_finished_it_is_said_and_nothing_runs(
 def test_what_stops_a_run_is_laid_at_the_right_door(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error in the learner's function names it; a layout that can't be is an error like others."""
+    """An error in the learner's function names it; a layout that can't be is said as ever."""
     path = answer("2.1", "2.6")
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "_F.apply" in text)
     name = make_exercises.shown(path)
