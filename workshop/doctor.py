@@ -99,16 +99,17 @@ def add_one() -> float:
     return x.item()
 
 
-def two_ranks() -> None:
+def two_ranks(timeout: float) -> None:
     """In a process of its own: print what two ranks make of 1 + 1."""
     from step02_mlp_parallel.launch import run_ranks
 
-    print(f"{run_ranks(add_one, 2, timeout=PATIENCE - 2)[0]:g}")
+    print(f"{run_ranks(add_one, 2, timeout=timeout)[0]:g}")
 
 
 def _ranks() -> Result:
     began = time.perf_counter()
-    status, said = _apart(["-c", "from workshop.doctor import two_ranks; two_ranks()"], PATIENCE)
+    code = f"from workshop.doctor import two_ranks; two_ranks({PATIENCE - 2})"
+    status, said = _apart(["-c", code], PATIENCE)
     seconds = time.perf_counter() - began
     fix = (
         "see the network line below; usually a VPN, or a firewall on the loopback interface. On a "
@@ -128,6 +129,9 @@ def _apart(arguments: list[str], patience: float) -> tuple[int, str]:
         output, _ = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         process.kill()  # its ranks watch it, and end too
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()  # not read to its end: a rank may still hold it open
         return -1, f"did not come back in {patience:g} s"
     lines = output.strip().splitlines()
     return process.returncode, lines[-1] if lines else ""

@@ -92,10 +92,7 @@ def train_mine(wanted: Wanted) -> int:
     (reference,) = run_ranks(reference_losses, 1, given, timeout=TIMEOUT)
     draw(own, reference, run / "loss.png")
     print(curves(own, reference))
-    print(f"in this run: your {', '.join(used) or 'code was not called'}")
-    idle = [id for standing in found for id in standing.finished if id not in used]
-    if idle:
-        print(f"(not on its way: {', '.join(idle)}; make certificate proves those)")
+    print(took_part([id for standing in found for id in standing.finished], used))
     equal, verdict = compare(own, reference)
     print(f"{verdict}\n{run / 'loss.png'}; what your model writes is in {run / 'yours'}/sample.txt")
     if not equal:
@@ -223,6 +220,13 @@ def culprits(
 
 def names(found: list[Standing]) -> str:
     return ", ".join(id for standing in found for id in standing.finished)
+
+
+def took_part(finished: list[str], used: list[str]) -> str:
+    """Which functions the run called, and which it has no use for."""
+    idle = [id for id in finished if id not in used]
+    said = f"in this run: your {', '.join(used)}" if used else "in this run: none of yours"
+    return said + (f"; not on its way: {', '.join(idle)} (make certificate)" if idle else "")
 
 
 def curves(own: list[float], reference: list[float]) -> str:
