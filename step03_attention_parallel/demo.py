@@ -35,7 +35,7 @@ def drift(own_masks: bool) -> list[float]:
     for step in range(1, STEPS[-1] + 1):
         x, wanted = (torch.randn(4, 8, 24, generator=generator) for _ in range(2))
         optimizer.zero_grad()
-        nn.functional.mse_loss(block(x), wanted).backward()
+        nn.functional.mse_loss(block(x), wanted).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step in STEPS:
             found.append(max(_apart(block.get_parameter(name), group) for name in replicated))

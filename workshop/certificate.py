@@ -70,7 +70,10 @@ def certificate(arguments: list[str] | None = None) -> int:
         print(f"step {standing.step}: its proofs with your {', '.join(standing.finished)} …")
         rows = run(standing, arguments or [])
         lines += ["", *table(standing, rows)]
-        good &= bool(rows) and all(row["passed"] for row in rows)
+        passed = bool(rows) and all(row["passed"] for row in rows)
+        if not passed:
+            lines += ["", f"(make test-step{standing.step} shows what failed)"]
+        good &= passed
     path = WORK / "certificate.md"
     head = ["# Certificate", "", f"{time.strftime('%Y-%m-%d')}. {SAID}"]
     _write(path, "\n".join([*head, *lines]) + "\n")

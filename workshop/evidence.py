@@ -62,7 +62,7 @@ def block(group: Group) -> Evidence:
         2, 0
     )
     whole = Block(config, name="b", dropout=rng.dropout)
-    module = whole
+    module: nn.Module = whole
     if group is not None:
         module = ParallelBlock(config, group=group, rng=rng, recompute=True, name="b")
     return _there_and_back(module.double(), whole, group)
@@ -72,7 +72,7 @@ def gpt(group: Group) -> Evidence:
     """Step 4: the whole GPT-2 by its loss, and the loss on logits."""
     from step04_embeddings_loss import ParallelGPT, vocab_parallel_cross_entropy
 
-    model = GPT(CONFIG) if group is None else ParallelGPT(CONFIG, group=group)
+    model: Any = GPT(CONFIG) if group is None else ParallelGPT(CONFIG, group=group)
     _load(model.double(), GPT(CONFIG), group)
     generator = torch.Generator().manual_seed(4)
     tokens, targets = (torch.randint(37, (2, 6), generator=generator) for _ in range(2))
@@ -85,7 +85,7 @@ def gpt(group: Group) -> Evidence:
         other = vocab_parallel_cross_entropy(
             logits, targets, group, vocab_size=37, allow_empty_ranks=True
         )
-    (loss + 2 * other).backward()  # type: ignore[no-untyped-call]
+    (loss + 2 * other).backward()
     return {"loss": loss.detach(), "loss of logits": other.detach(), **_gradients(model, group)}
 
 
@@ -112,14 +112,14 @@ def bert(group: Group) -> Evidence:
     from step06_bert_layernorm import BERT, BertConfig, ParallelBERT
 
     config = BertConfig(37, 6, hidden_size=8, num_layers=1, num_heads=4, dropout=0.0)
-    model = BERT(config) if group is None else ParallelBERT(config, group=group)
+    model: Any = BERT(config) if group is None else ParallelBERT(config, group=group)
     _load(model.double(), BERT(config), group)
     generator = torch.Generator().manual_seed(4)
     tokens, targets = (torch.randint(37, (2, 6), generator=generator) for _ in range(2))
     targets[:, ::2] = -100
     real = torch.arange(6) < torch.tensor([[6], [4]])
     loss = model.loss(tokens, targets, padding_mask=real, order=torch.tensor([0, 1]))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return {"loss": loss.detach(), **_gradients(model, group)}
 
 

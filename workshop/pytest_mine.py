@@ -22,6 +22,7 @@ import pytest
 from step02_mlp_parallel import launch
 
 from .mine import Mine, WithMine, called
+from .warm import busy
 
 FOLDER = Path(os.environ["WORKSHOP_MINE"])
 MINES: tuple[Mine, ...] = pickle.loads((FOLDER / "mines").read_bytes())
@@ -35,6 +36,7 @@ def run_ranks(fn: Any, world_size: int, *args: Any, **options: Any) -> list[Any]
         pickle.dumps(fn)
     except Exception:  # the tests of `run_ranks` send such things; it says what it says
         return REAL_RUN_RANKS(fn, world_size, *args, **options)
+    options.setdefault("timeout", 60.0 * busy())  # a slow machine is no mistake of the learner's
     return REAL_RUN_RANKS(WithMine(MINES, fn, CALLS), world_size, *args, **options)
 
 
