@@ -13,6 +13,7 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(PRECISION),--precision $(PRECISION)) $(if $(RUN),--run "$(RUN)") \
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
 TRAINER = $(if $(filter bert%,$(MODEL) $(notdir $(RESUME))),step06_bert_layernorm.pretrain,step05_hybrid_dp.train)
+MINE_OPTIONS = $(if $(STEPS),--steps $(STEPS)) $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(RUN),--run "$(RUN)") $(ARGS)
 TP = 2
 DP = 1
 # Ranks set their own number of threads. Those that are asked to end have half a minute to save.
@@ -22,8 +23,10 @@ TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export finetune plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single explain figure7 \
-	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor clean FORCE
+.PHONY: help setup data train train-step1 sample evaluate export finetune figure7 plan grid512 grid trajectories \
+	test lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 figures bench-single \
+	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor \
+	certificate log room setup-offline clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
@@ -33,21 +36,28 @@ help:  ## this list
 	@echo "  the workshop (workshop/README.md), for step 2 and exercise 2.4, say:"
 	@echo "  make exercise-step2 | check-step2 | watch-step2 | progress | doctor"
 	@echo "  make play EX=2.4   | hint EX=2.4 | solution EX=2.4"
+	@echo "  make train MINE=1  to train with what you have finished"
 	@echo
 	@echo "  options of train: TP= DP= MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
 
 setup: .venv/ready  ## build .venv (every target does it by itself); TORCH_INDEX=… takes torch from there
 
-.venv/ready: pyproject.toml constraints.txt $(if $(TORCH_INDEX),FORCE)
-	@$(FIND_PYTHON); "$$p" tools/setup.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)")
+.venv/ready: pyproject.toml constraints.txt $(if $(TORCH_INDEX)$(OFFLINE),FORCE)
+	@$(FIND_PYTHON); "$$p" tools/setup.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") \
+		$(if $(OFFLINE),--offline "$(OFFLINE)")
+
+setup-offline:  ## wheels and data for machines without a network, TO=/media/stick
+	@$(FIND_PYTHON); "$$p" -m workshop offline "$(TO)" $(ARGS)
 
 FORCE:
 
 data: .venv/ready  ## fetch the text and make token files; CORPUS=path takes your own text
 	@$(PY) -m step01_single_gpu.data $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(ARGS)
 
+# MINE=1: with the learner's finished functions, beside the reference (workshop/train_mine.py).
 train: .venv/ready  ## train a GPT-2 (or MODEL=bert-mini) on real text, on TP=2 x DP=1 ranks, in minutes
-	@$(TORCHRUN) -m -- $(TRAINER) --tp $(TP) --dp $(DP) $(TRAIN_OPTIONS)
+	@$(if $(filter 1,$(MINE)),$(PY) -m workshop train --tp $(TP) --dp $(DP) $(MINE_OPTIONS),\
+		$(TORCHRUN) -m -- $(TRAINER) --tp $(TP) --dp $(DP) $(TRAIN_OPTIONS))
 
 train-step1: .venv/ready  ## the same without any parallelism
 	@$(PY) -m step01_single_gpu.train $(TRAIN_OPTIONS)
@@ -97,17 +107,34 @@ watch-step%: .venv/ready
 hint solution play: .venv/ready
 	@$(PY) -m workshop $@ $(EX)
 
+certificate: .venv/ready  ## which of the steps' proofs your workshop code passed
+	@$(PY) -m workshop $@
+
+# These need no torch, so they do without .venv too.
 progress doctor:
 	@if [ -x $(PY) ]; then $(PY) -m workshop $@; else $(FIND_PYTHON); "$$p" -m workshop $@; fi
 
+log:  ## a log of your own checks, without names (ON=1, ON=0)
+	@$(FIND_PYTHON); "$$p" -m workshop log $(if $(filter 1,$(ON)),on) $(if $(filter 0,$(ON)),off)
+
+room:  ## what a room is stuck on, FILES="one.jsonl two.jsonl"
+	@$(FIND_PYTHON); "$$p" -m workshop room $(FILES)
+
+# With the learner's finished functions in place, if there are any; REAL=1 tests the real code.
 test-step%: .venv/ready  ## the tests of one step: make test-step1 (test-step01 works too)
-	@$(PY) -m pytest -n 2 "tests/step0$(patsubst 0%,%,$*)" $(ARGS)
+	@REAL="$(REAL)" $(PY) -m workshop test "$(patsubst 0%,%,$*)" $(ARGS)
 
 lint: .venv/ready  ## ruff and mypy
 	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 demo-step2: .venv/ready  ## a parallel MLP on two ranks beside the whole one
 	@$(PY) -m step02_mlp_parallel.demo
+
+demo-step3: .venv/ready  ## dropout on replicas, with masks of their own and with shared ones
+	@$(PY) -m step03_attention_parallel.demo
+
+demo-step4: .venv/ready  ## the loss over eight ranks, what it sends, and who has which gradient
+	@$(PY) -m step04_embeddings_loss.demo
 
 timeline: .venv/ready  ## record a block on two ranks: runs/timeline/ (drawing and Perfetto trace)
 	@$(PY) -m step03_attention_parallel.timeline

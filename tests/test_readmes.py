@@ -15,7 +15,9 @@ import pytest
 import tyro
 
 ROOT = Path(__file__).parents[1]
-READMES = sorted([ROOT / "README.md", *ROOT.glob("step0*/README.md"), ROOT / "explain/README.md"])
+READMES = sorted(
+    [ROOT / "README.md", *ROOT.glob("step0*/README.md"), *ROOT.glob("[ew]*/README.md")]
+)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -63,11 +65,27 @@ def test_a_command_exists_and_its_options_are_known(path: Path, command: str) ->
 
 def parsed(module_name: str, arguments: list[str]) -> None:
     """The program's own parser takes these arguments."""
+    if module_name == "workshop":
+        workshop(arguments)
+        return
     module: Any = importlib.import_module(module_name)
     if hasattr(module, "Options"):
         tyro.cli(module.Options, args=arguments)
     else:
         assert not arguments, f"{module_name} takes no options"
+
+
+def workshop(arguments: list[str]) -> None:
+    """The workshop's program knows the command, the step and the exercise."""
+    from workshop.__main__ import _step, parse
+    from workshop.exercises import exercise, exercises_of
+
+    options, others = parse(arguments)
+    assert not others or options.command == "test"
+    if options.command in ("exercise", "check", "watch", "test"):
+        assert exercises_of(_step(options.what))
+    elif options.command in ("hint", "solution", "play"):
+        assert exercise(*options.what)
 
 
 def test_launch_scripts_of_a_cluster_have_options_that_exist() -> None:

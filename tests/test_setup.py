@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tools import setup
 from tools.setup import GIB, advice, problems
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +56,30 @@ def test_the_cuda_download_is_announced_only_where_it_would_come() -> None:
     assert not advice("Linux", gpu=True, torch_index="", free=50 * GIB)
     assert not advice("Linux", gpu=False, torch_index="somewhere", free=50 * GIB)
     assert not advice("Darwin", gpu=False, torch_index="", free=50 * GIB)
+
+
+def test_from_a_stick_nothing_is_asked_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip gets the stick's wheels and no index; the text is copied beside what is there."""
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(setup, "run", lambda *command: ran.append(command))
+    for name, path in (("ROOT", "project"), ("VENV", "venv"), ("DONE", "venv/ready")):
+        monkeypatch.setattr(setup, name, tmp_path / path)
+    (tmp_path / "venv").mkdir()
+    text = tmp_path / "stick" / "data" / "downloads" / "text.whl"
+    text.parent.mkdir(parents=True)
+    text.write_text("a text")
+    setup.install("", tmp_path / "stick")
+    assert ran[0][1:3] == ("-m", "venv")
+    (install,) = ran[1:]
+    assert "--no-index" in install
+    assert install[install.index("--find-links") + 1] == str(tmp_path / "stick" / "wheels")
+    copied = tmp_path / "project" / "data" / "downloads" / "text.whl"
+    assert copied.read_text() == "a text"
+    monkeypatch.setattr("sys.argv", ["setup.py", "--offline", str(tmp_path)])
+    with pytest.raises(SystemExit, match="has no folder wheels"):
+        setup.main()
 
 
 def test_help_is_the_default_and_names_every_public_target() -> None:

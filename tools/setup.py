@@ -75,8 +75,9 @@ def gpu_seen() -> bool:
     return bool(shutil.which("nvidia-smi")) or Path("/proc/driver/nvidia/version").exists()
 
 
-def install(torch_index: str) -> None:
-    """Make the environment and fill it with the pinned packages."""
+def install(torch_index: str, offline: Path | None = None) -> None:
+    """Make the environment and fill it with the pinned packages: from the package index, or from
+    the folder that `make setup-offline` made."""
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     DONE.unlink(missing_ok=True)
     works = python.exists() and subprocess.run([python, "-c", ""], check=False).returncode == 0
@@ -84,9 +85,13 @@ def install(torch_index: str) -> None:
         run(sys.executable, "-m", "venv", "--clear", str(VENV))
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    if offline is not None:
+        constraints += ["--no-index", "--find-links", str(offline / "wheels")]
     if torch_index:
         run(*pip, *constraints, "--index-url", torch_index, "torch")
     run(*pip, *constraints, "--editable", f"{ROOT}[dev]")
+    if offline is not None and (offline / "data").is_dir():
+        shutil.copytree(offline / "data", ROOT / "data", dirs_exist_ok=True)
     DONE.write_text("The environment is complete; remove this file to check it again.\n")
 
 
@@ -104,16 +109,20 @@ def run(*command: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch-index", default="", help="package index to take torch from")
+    parser.add_argument("--offline", type=Path, help="folder that `make setup-offline` made")
     options = parser.parse_args()
+    if options.offline is not None and not (options.offline / "wheels").is_dir():
+        sys.exit(f"error: {options.offline} has no folder wheels: make setup-offline makes one")
     free = shutil.disk_usage(ROOT).free
     version = sys.version_info[:2]
     stop = problems(platform.system(), platform.machine(), version, free)
     if stop:
         sys.exit("\n".join(f"error: {line}" for line in stop))
-    print(advice(platform.system(), gpu_seen(), options.torch_index, free), flush=True)
+    if options.offline is None:
+        print(advice(platform.system(), gpu_seen(), options.torch_index, free), flush=True)
     began = time.monotonic()
     try:
-        install(options.torch_index)
+        install(options.torch_index, options.offline)
     except KeyboardInterrupt:
         sys.exit("stopped; make setup goes on from here")
     print(f"ready in {time.monotonic() - began:.0f} s: {VENV}")

@@ -6,12 +6,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Any
 
-from . import progress
-from .exercises import Exercise
-from .load import LearnerError, look, parse
+from . import keys, progress
+from .hints import hint
+from .load import LearnerError
 from .make_exercises import changes, shown, usable, work_file
+from .standing import Standing, standing
 from .warm import warm
 
 MARKS = {"green": "✔", "red": "✘", "todo": "·", "missing": "?"}
@@ -19,108 +19,111 @@ MARKS = {"green": "✔", "red": "✘", "todo": "·", "missing": "?"}
 
 def check_step(step: int, ids: list[str] | None = None) -> int:
     """Check the learner's file of a step, and print. 0 if everything that is begun is right."""
-    exercises = usable(step)
-    path = work_file(step)
-    name = shown(path)
-    if ids:
-        unknown = [id for id in ids if id not in {e.id for e in exercises}]
-        if unknown:
-            known = ", ".join(e.id for e in exercises)
-            raise ValueError(f"step {step} has no exercise {unknown[0]}; it has {known}")
-        exercises = [e for e in exercises if e.id in ids]
-    if not path.is_file():
-        print(f"{name} is not there: `make exercise-step{step}` writes it.")
-        return 2
-    source = path.read_text(encoding="utf-8")
+    found = _examined(step, ids)
+    if isinstance(found, int):
+        return found
+    return show(found, alone=bool(ids))
+
+
+def _examined(step: int, ids: list[str] | None = None) -> Standing | int:
+    """How the step stands, or the exit status if there is no file that can be read (which is
+    said)."""
     try:
-        tree = parse(source, name)
+        return standing(step, ids)
+    except FileNotFoundError:
+        print(f"{shown(work_file(step))} is not there: `make exercise-step{step}` writes it.")
+        return 2
     except LearnerError as error:
         print(error)
         return 1
-    older = changes(source, usable(step))
+
+
+def show(found: Standing, *, alone: bool = False) -> int:
+    """Print it; `alone` leaves out the run of all finished functions together. The exit status."""
+    older = changes(found.source, usable(found.step))
     if older:
         print(older)
-    state, real = progress.load(), progress.real_code()
-    prints = {e.id: progress.fingerprint(tree, e, real) for e in exercises}
-    passed = {e.id for e in exercises if state["passed"].get(e.id) == prints[e.id]}
-    again = [e for e in exercises if e.id not in passed]
-    outcomes = {}
-    if any(look(tree, e).state == "ready" for e in again):
-        warm()
-        from .check import check  # torch, only where something is to be run
-
-        outcomes = {o.id: o for o in check(source, name, again)}
-    all_right = True
-    for exercise in exercises:
-        if exercise.id in passed:
-            print(f"✔ {exercise.id} {exercise.title}")
-            continue
-        outcome = outcomes.get(exercise.id)
-        state_now = outcome.state if outcome else look(tree, exercise).state
-        lines = outcome.lines if outcome else [look(tree, exercise).note]
-        print(f"{MARKS[state_now]} {exercise.id} {exercise.title}" + _said(state_now))
-        for line in lines:
+    for exercise, outcome in zip(found.exercises, found.outcomes, strict=True):
+        said = {"todo": "   not begun", "missing": "   not found"}.get(outcome.state, "")
+        print(f"{MARKS[outcome.state]} {exercise.id} {exercise.title}{said}")
+        for line in outcome.lines:
             print(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="      "))
-        for rank, text in sorted(outcome.prints.items()) if outcome else ():
+        for rank, text in sorted(outcome.prints.items()):
             print(f"    rank {rank} printed:")
             print(textwrap.indent(text.rstrip("\n"), "      | "))
-        all_right &= state_now in ("green", "todo")
-        if state_now == "green":
-            state["passed"][exercise.id] = prints[exercise.id]
-        if outcome:
-            progress.note(exercise.id, state_now, outcome.keys)
+    agree = True
+    if found.finished and not alone:
+        agree, line = _together(found)
+        print(line)
+    _what_next(found)
+    return 1 if found.broken or not agree else 0
+
+
+def _together(found: Standing) -> tuple[bool, str]:
+    """All finished functions at once, run again only when one of them has changed."""
+    key = ", ".join(found.fingerprints[id] for id in found.finished)
+    state = progress.load()
+    kept = state["together"].get(str(found.step))
+    if kept is not None and kept[0] == key:
+        return bool(kept[1]), str(kept[2])
+    warm()
+    from .together import together  # torch, only where something is to be run
+
+    agree, line = together(found.step, (found.mine,))
+    state["together"][str(found.step)] = [key, agree, line]
     progress.save(state)
-    finished = [e.id for e in exercises if state["passed"].get(e.id) == prints[e.id]]
-    key = f"together {step}: {sorted(prints[id] for id in finished)}"
-    if step == 2 and finished and not ids and state.get("together", [""])[0] != key:
-        from .together import together  # only when something has changed
-
-        state["together"] = [key, together(source, name, finished)]
-        progress.save(state)
-    if step == 2 and finished and not ids:
-        print(state["together"][1])
-    _what_next(exercises, state, prints, step)
-    return 0 if all_right else 1
+    return agree, line
 
 
-def _said(state: str) -> str:
-    return {"todo": "   not begun", "missing": "   not found"}.get(state, "")
-
-
-def _what_next(
-    exercises: list[Exercise],
-    state: dict[str, Any],
-    prints: dict[str, str],
-    step: int,
-) -> None:
-    left = [e for e in exercises if state["passed"].get(e.id) != prints[e.id]]
-    done = len(exercises) - len(left)
-    bar = "█" * done + "░" * len(left)
-    if left:
-        id = left[0].id
-        print(f"\n{bar} {done} of {len(exercises)}. Next: {id} {left[0].title}")
-        print(f"stuck? make hint EX={id}    see it: make play EX={id}")
+def _what_next(found: Standing) -> None:
+    done = len(found.finished)
+    bar = "█" * done + "░" * len(found.left)
+    if found.left:
+        first = found.left[0]
+        print(f"\n{bar} {done} of {len(found.exercises)}. Next: {first.id} {first.title}")
+        print(f"stuck? make hint EX={first.id}    see it: make play EX={first.id}")
     else:
-        print(f"\n{bar} all of step {step} is yours.")
+        print(f"\n{bar} all of step {found.step} is yours.")
 
 
 def watch(step: int) -> int:
-    """Check now, and whenever the file is saved, until ^C."""
-    path, seen = work_file(step), None
+    """Check now, and whenever the file is saved, until q or ^C. h shows the next hint."""
+    path, seen, stuck = work_file(step), (0, 0, 0), ""
+    usable(step)  # an unknown step is named before anything is watched
     warm()
-    while True:
-        now = _stamp(path)
-        if now != seen:
-            seen = now
-            print("\033[2J\033[H" if sys.stdout.isatty() else "", end="")
-            check_step(step)
-            print("\n(checked again when you save; ^C ends)", flush=True)
-        time.sleep(0.2)
+    with keys.pressed() as key:
+        while True:
+            now = _stamp(path)
+            if now != seen:
+                seen = now
+                print("\033[2J\033[H" if sys.stdout.isatty() else "", end="")
+                stuck = _view(step)
+            pressed = key()
+            if pressed == "q":
+                return 0
+            if pressed == "h" and stuck:
+                print(f"\n{hint(stuck)}", flush=True)
+            time.sleep(0.1)
 
 
-def _stamp(path: Path) -> tuple[float, int] | None:
+def _view(step: int) -> str:
+    """What is shown at each save: the check, the board of all steps, the keys. Returns the next
+    exercise."""
+    found = _examined(step)
+    stuck = ""
+    if isinstance(found, Standing):
+        show(found)
+        stuck = found.left[0].id if found.left else ""
+    print(f"\n{progress.board()}")
+    key = f"h: a hint for {stuck}; " if stuck else ""
+    print(f"(checked again when you save; {key}q or ^C: the end)", flush=True)
+    return stuck
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes with every save, also one that replaces the file or keeps its size."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime, status.st_size
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from step02_mlp_parallel.launch import RankError, run_ranks
 
@@ -16,22 +15,12 @@ from .load import look
 from .probes.registry import PLACES, probe
 from .rank_side import Item, Job, run_job
 from .report import about_trouble, about_verdict
+from .standing import Outcome
 from .texts import text
-from .warm import warm
+from .warm import busy, warm
 
 BATCH = 30  # answers in one start of the ranks: each opens connections that stay until its end
 PATIENCE = 4.0  # seconds for one case of a probe; it needs milliseconds
-
-
-@dataclass
-class Outcome:
-    """What is known of one exercise. state: "green", "red", "todo", "missing"."""
-
-    id: str
-    state: str
-    lines: list[str] = field(default_factory=list)  # for the learner
-    keys: tuple[str, ...] = ()  # entries of the catalogue
-    prints: dict[int, str] = field(default_factory=dict)  # by rank, cut
 
 
 def check(
@@ -60,7 +49,7 @@ def observe(items: list[Item], patience: float = PATIENCE) -> dict[str, list[Rep
     found: dict[str, list[Report]] = {}
     left = list(items)
     warm()
-    patience *= _busy()
+    patience *= busy()
     while left:
         with tempfile.TemporaryDirectory(prefix="workshop-") as folder:
             batch = left[:BATCH]
@@ -82,12 +71,6 @@ def observe(items: list[Item], patience: float = PATIENCE) -> dict[str, list[Rep
                 found[item.label] = _completed(reports, journals, item, error)
                 break
     return found
-
-
-def _busy() -> float:
-    """How much slower than usual this machine is: what takes long on a busy one is no hang."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1.0, load / (os.cpu_count() or 1))
 
 
 def _through(id: str, report: Report) -> bool:

@@ -102,12 +102,27 @@ def exercise(id: str) -> Exercise:
     """The exercise of that id. Raises ValueError that names near ones."""
     match = re.fullmatch(r"(\d)\.(\d+)", id)
     if not match:
-        raise ValueError(f"{id!r} is not an exercise; write its step and number, such as 2.1")
+        raise ValueError(
+            f"{id!r} is not an exercise; write its step and number, such as 2.1{_by_name(id)}"
+        )
     known = {e.id: e for e in exercises_of(int(match[1]))}
     if id not in known:
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.3) or list(known)
         raise ValueError(f"there is no exercise {id}; near it: {', '.join(sorted(near, key=_key))}")
     return known[id]
+
+
+def _by_name(word: str) -> str:
+    """Exercises whose function is called like that."""
+    titles = {
+        part.name if part.name != "forward" else part.owner: e
+        for step in all_steps()
+        for e in exercises_of(step)
+        for part in e.parts
+    }
+    near = difflib.get_close_matches(word, titles, n=2, cutoff=0.6)
+    found = ", ".join(f"{titles[name].id} {titles[name].title}" for name in near)
+    return f" ({found}?)" if found else ""
 
 
 def all_steps() -> list[int]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,21 +21,29 @@ LOG = WORK / "log.jsonl"  # only written if it is there: an empty file switches 
 
 
 def load() -> dict[str, Any]:
-    """{"passed": {id: hash}, "asked": {id: how often a hint was asked for}, …}"""
+    """{"passed": {id: hash}, "hints": {id: how often one was asked for}, "solutions": the same,
+    "together": {step: [hash, whether it went well, what was said]}}"""
     try:
         found = json.loads(STATE.read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
         found = {}
-    for key in ("passed", "hints", "solutions"):
-        found.setdefault(key, {})
-    return dict(found)
+    for key in ("passed", "hints", "solutions", "together"):
+        if not isinstance(found.get(key), dict):
+            found[key] = {}
+    return found
 
 
 def save(state: dict[str, Any]) -> None:
-    STATE.parent.mkdir(parents=True, exist_ok=True)
-    new = STATE.with_suffix(".new")
-    new.write_text(json.dumps(state, indent=1), encoding="utf-8")
-    new.replace(STATE)
+    """Whole or not at all. Where nothing can be written the work goes on, and a line says so."""
+    try:
+        STATE.parent.mkdir(parents=True, exist_ok=True)
+        new = STATE.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(state, indent=1), encoding="utf-8")
+        new.replace(STATE)
+    except OSError as error:
+        print(f"(progress can't be kept: {error.filename}: {error.strerror})", file=sys.stderr)
 
 
 def fingerprint(tree: ast.Module, exercise: Exercise, real: str) -> str:
@@ -60,7 +70,7 @@ def real_code() -> str:
 
 def note(id: str, state: str, keys: tuple[str, ...]) -> None:
     """A line in the local log, if the learner has switched it on: exercise, diagnosis, time."""
-    if LOG.exists():
+    if LOG.exists() and state != "todo":
         row = {"time": int(time.time()), "exercise": id, "state": state, "diagnosis": list(keys)}
         with LOG.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

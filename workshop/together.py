@@ -1,67 +1,52 @@
-"""All finished functions of step 2 at once: the parallel MLP against the whole one."""
+"""All finished functions of a step at once: what the step builds of them, against the whole."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import torch.distributed as dist
 
-from step01_single_gpu.block import MLP
-from step01_single_gpu.config import GPTConfig
-from step02_mlp_parallel import ParallelMLP, load_full_state_dict, run_ranks
+from step02_mlp_parallel import run_ranks
 from step02_mlp_parallel.launch import RankError
 
-from .mine import Mine, WithMine
+from .evidence import RUNS, Evidence, evidence
+from .mine import Mine, WithMine, blame, gist
+from .warm import busy
 
-WORLDS = (2, 4)
-BOUND = 1e-12
-
-
-def mlp_error() -> float:
-    """In a rank: the largest relative error of output, input gradient and second bias gradient."""
-    group = dist.group.WORLD
-    config = GPTConfig(9, 8, hidden_size=8, num_layers=1, num_heads=2)
-    generator = torch.Generator().manual_seed(0)
-    whole, parallel = MLP(config).double(), ParallelMLP(config, group=group).double()
-    state = {
-        name: torch.randn(t.shape, generator=generator, dtype=torch.float64)
-        for name, t in whole.state_dict().items()
-    }
-    whole.load_state_dict(state)
-    load_full_state_dict(parallel, state)
-    x, up = (torch.randn(2, 3, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    pairs: list[tuple[Any, Any]] = []
-    runs = []
-    for mlp in (parallel, whole):
-        leaf = x.clone().requires_grad_()
-        y = mlp(leaf)
-        (y * up).sum().backward()  # (backward(up) would load torch's symbolic shapes first)
-        runs.append([y.detach(), leaf.grad, mlp.get_parameter("down.bias").grad])
-    pairs = list(zip(*runs, strict=True))
-    if any(got is None for got, _ in pairs):
-        return float("inf")
-    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+BOUND = 1e-12  # float64: largest error over largest value
 
 
-def together(source: str, filename: str, ids: list[str]) -> str:
-    """A line on whether the finished functions work with one another, "" if none is finished."""
-    if not ids:
-        return ""
-    mine = Mine(source, filename, tuple(ids))
-    for n in WORLDS:
+def cut_over_all(step: int) -> Evidence:
+    """In a rank."""
+    return evidence(step, dist.group.WORLD if dist.get_world_size() > 1 else None)
+
+
+def together(step: int, mines: tuple[Mine, ...]) -> tuple[bool, str]:
+    """Whether the functions of `mines` work with one another, and a line that says so."""
+    what, worlds = RUNS[step][1:]
+    head = f"together ({', '.join(id for mine in mines for id in mine.ids)})"
+    whole = evidence(step, None)
+    for n in worlds:
+        where = f"on {n} ranks " if n > 1 else ""
         try:
-            errors = run_ranks(WithMine(mine, mlp_error), n, timeout=30.0)
+            results = run_ranks(WithMine(mines, cut_over_all), n, step, timeout=30.0 * busy())
         except RankError as error:
-            lines = str(error).strip().splitlines()
-            return f"together ({', '.join(ids)}): on {n} ranks {lines[-1]}"
-        if max(errors) > BOUND:
-            worst = max(range(n), key=lambda rank: errors[rank])
-            return (
-                f"together ({', '.join(ids)}): on {n} ranks the MLP is off by "
-                f"{errors[worst]:.1g} on rank {worst}, though each function passes alone"
-            )
-    return (
-        f"together ({', '.join(ids)}): the parallel MLP made of them equals the whole one to "
-        f"{BOUND:g}, on {' and '.join(map(str, WORLDS))} ranks"
-    )
+            culprit = blame(str(error), mines)
+            return False, f"{head}: {where}{gist(error)}" + (f" (in {culprit})" if culprit else "")
+        for rank, found in enumerate(results):
+            for name in whole:
+                off = error_of(found, whole, name)
+                if not off <= BOUND:
+                    return False, (
+                        f"{head}: {where}{what} is off by {off:.1g} on rank {rank} ({name}), "
+                        "though each function passes alone"
+                    )
+    ranks = f", on {' and '.join(map(str, worlds))} ranks" if worlds != (1,) else ""
+    return True, f"{head}: {what} made of them equals the whole one to {BOUND:g}{ranks}"
+
+
+def error_of(found: Evidence, whole: Evidence, name: str) -> float:
+    """Largest error over largest value; infinity for what is missing, NaN or of another shape."""
+    if name not in found or found[name].shape != whole[name].shape:
+        return float("inf")
+    scale = max(float(whole[name].abs().max()), 1e-3)  # a key's bias has no gradient but rounding
+    off = float((found[name] - whole[name]).abs().max()) / scale
+    return off if off == off else float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from multiprocessing import forkserver
 
 PRELOADED = (
@@ -14,6 +15,12 @@ PRELOADED = (
     "workshop.together",
     *(f"workshop.probes.{name}" for name in ("step02", "step02_layers", "step02_mlp")),
 )
+
+
+def busy() -> float:
+    """How much slower than usual this machine is: what takes long on a busy one is no hang."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1.0, load / (os.cpu_count() or 1))
 
 
 def warm() -> None:

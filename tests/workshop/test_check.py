@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from workshop.exercises import exercise
 from workshop.make_exercises import contents, usable
 from workshop.probes.registry import PLACES
 from workshop.rank_side import Item
+from workshop.warm import busy
 
-from .test_exercises import STEPS, stub_file, with_body, work  # noqa: F401
+from .test_exercises import STEPS, stub_file, with_body
 
 HEAD = """import os, sys, time
 import numpy as np
@@ -79,7 +81,9 @@ def test_mishaps_are_told_kindly_and_take_nothing_down(name: str) -> None:
     body, said = MISHAPS[name]
     items = [Item("mishap", "2.2", answer(body), "work.py"),
              Item("after", "2.6", solution_of("2.6"), "work.py")]  # fmt: skip
+    began = time.monotonic()
     reports = observe(items, patience=1.5)
+    assert time.monotonic() - began < 12 * busy(), "told in seconds"
     found = outcome("2.2", reports["mishap"])
     assert found.state == "red"
     text = "\n".join(found.lines)
@@ -123,7 +127,7 @@ def test_an_unfinished_one_does_not_fail_the_others() -> None:
                       "2.5": "todo", "2.6": "todo"}  # fmt: skip
 
 
-def test_a_learners_day(work: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_a_learners_day(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Create, fail, fix one by one with the real bodies, 100 %; finished work isn't run again."""
     assert board.check_step(2) == 2
     assert "is not there: `make exercise-step2`" in capsys.readouterr().out

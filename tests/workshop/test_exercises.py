@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workshop import hints, make_exercises, progress
+from workshop import hints, make_exercises
 from workshop.catalogue import answers
 from workshop.exercises import Exercise, exercise, exercises_of
 from workshop.load import LearnerError, functions, look, parse
@@ -20,16 +20,6 @@ from workshop.texts import chapter, own_messages, text, written
 ROOT = Path(__file__).parents[2]
 IDS = sorted(PLACES)
 STEPS = sorted({int(id[0]) for id in IDS})
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of work files of its own."""
-    monkeypatch.setattr(make_exercises, "WORK", tmp_path)
-    monkeypatch.setattr(make_exercises, "ROOT", tmp_path)
-    monkeypatch.setattr(progress, "STATE", tmp_path / "progress.json")
-    monkeypatch.setattr(progress, "LOG", tmp_path / "log.jsonl")
-    return tmp_path
 
 
 def test_one_id_has_text_source_probe_hints_and_misconceptions() -> None:

@@ -2,26 +2,76 @@
 
 from __future__ import annotations
 
-from workshop.exercises import exercise
+from pathlib import Path
+
+import pytest
+
+from workshop.evidence import RUNS
+from workshop.make_exercises import usable
+from workshop.mine import Mine, blame
+from workshop.probes.registry import PLACES
 from workshop.together import together
 
-from .test_exercises import stub_file, with_body
+from .test_exercises import STEPS, stub_file, with_body
 
-IDS = ["2.1", "2.2", "2.3", "2.4", "2.5", "2.6"]
+NAME = "workshop/work/step02_mlp_parallel.py"
+IDS = ("2.1", "2.2", "2.3", "2.4", "2.5", "2.6")
 
 
-def test_all_functions_together_and_that_it_can_fail() -> None:
-    source = stub_file(2)
-    for id in IDS:
-        source = with_body(source, exercise(id))
-    said = together(source, "work.py", IDS)
-    assert "equals the whole one" in said, said
-    broken = source.replace("return _G.apply(x, group)", "return 2 * _G.apply(x, group)")
+def finished(step: int) -> tuple[str, tuple[str, ...]]:
+    """A work file with the real body of every exercise, and their ids."""
+    source, exercises = stub_file(step), [e for e in usable(step) if e.id in PLACES]
+    for e in exercises:
+        source = with_body(source, e)
+    return source, tuple(e.id for e in exercises)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_all_functions_of_a_step_together(step: int) -> None:
+    source, ids = finished(step)
+    agree, said = together(step, (Mine(source, NAME, ids),))
+    assert agree, said
+    assert "equals the whole one to 1e-12" in said
+
+
+def test_every_step_with_exercises_has_a_run() -> None:
+    assert set(STEPS) <= RUNS.keys()
+
+
+BROKEN = {  # before, after, what is said
+    # g is in the layers' forward by way of g_, and in f's backward
+    "2.2": ("return _G.apply(x, group)", "return 2 * _G.apply(x, group)", "the MLP is off by 1"),
+    "2.4": ("return y if bias is None else y.add_(bias)", "return y", "the MLP is off by"),
+    "2.6": (
+        "n, size = group_size(group)",
+        "raise KeyError(2)\n    n, size = group_size(group)",
+        "KeyError: 2 (in 2.6 cut, line",
+    ),
+}
+
+
+@pytest.mark.parametrize("id", BROKEN)
+def test_one_that_breaks_the_whole_is_seen(id: str) -> None:
+    source, _ = finished(2)
+    before, after, said = BROKEN[id]
+    broken = source.replace(before, after)
     assert broken != source
-    said = together(broken, "work.py", ["2.2", "2.3", "2.4"])
-    assert "equals the whole one" in said, "2.4's real body goes by g_, and not by g"
-    broken = source.replace("return y if bias is None else y.add_(bias)", "return y")
-    said = together(broken, "work.py", ["2.4"])
-    assert "on 2 ranks the MLP is off by" in said, said
-    stub = together(stub_file(2), "work.py", ["2.5"])
-    assert "NotImplementedError: 2.5" in stub
+    agree, line = together(2, (Mine(broken, NAME, (id,)),))
+    assert not agree
+    assert said in line, line
+
+
+def test_a_stub_in_place_says_so() -> None:
+    agree, said = together(2, (Mine(stub_file(2), NAME, ("2.5",)),))
+    assert not agree
+    assert "NotImplementedError: 2.5 (in 2.5 ParallelMLP.forward, line" in said
+
+
+def test_blame_names_the_exercise_or_the_helper(tmp_path: Path) -> None:
+    source = "def helper(x):\n    return x.nothing\n\ndef f(x, group=None):\n    return helper(x)\n"
+    mine = Mine(source, NAME, ("2.1",))
+    trace = f'  File "/lib/torch.py", line 5, in run\n  File "{NAME}", line 5, in f\n'
+    assert blame(trace, [mine]) == f"2.1 f, line 5 of {NAME}"
+    assert blame(f'{trace}  File "{NAME}", line 2, in helper', [mine]).startswith("helper, line 2")
+    assert blame(f'  File "{NAME}", line 5 in f', [mine]) == f"2.1 f, line 5 of {NAME}"
+    assert blame('  File "/lib/torch.py", line 5, in run', [mine]) == ""
