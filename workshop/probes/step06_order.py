@@ -1,0 +1,175 @@
+"""Probe of sentence order: what two pieces of one document, and their label, may be.
+
+Chance can be spent in many right ways, so what is judged are facts about hundreds of draws, each a
+word or two: "swapped": "half of them".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from ..journal import WORLD
+from ..wiretap import Wiretap
+from .common import Case, Choices, Foreseen, Probe, Seen
+
+DRAWS = 400
+LENGTHS = {1: 5, 2: 7}  # sentences of a document, by the case's seed
+EMPTY = "none or all, now and then"
+CUTS = ("anywhere", "also at an end", "never behind the first", "never before the last",
+        "in the middle", "behind the first", "before the last")  # fmt: skip
+
+
+def _cuts(choice: str, n: int) -> list[int]:
+    """Where the cut may be: how many sentences stand before it."""
+    return {
+        "anywhere": list(range(1, n)),
+        "also at an end": [],
+        "never behind the first": list(range(2, n)),
+        "never before the last": list(range(1, n - 1)),
+        "in the middle": [n // 2],
+        "behind the first": [1],
+        "before the last": [n - 1],
+    }[choice]
+
+
+LABELS = {
+    "swapped is 1": "1 if swapped", "swapped is 0": "0 if swapped", "always 0": "always 0",
+    "always 1": "always 1", "drawn apart": "has nothing to do with it",
+}  # fmt: skip
+
+
+def _facts(case: Case, c: Choices) -> Foreseen:
+    cut = str(_cuts(c["cut"], LENGTHS[case.seed]) or EMPTY)
+    swaps = {"half": "half of them", "never": "none", "always": "all"}[c["swapped"]]
+    label = LABELS[c["label"]]
+    if swaps != "half of them" and label.endswith("if swapped"):
+        label = "always 0" if (label[0] == "0") == (swaps == "all") else "always 1"
+    row: dict[str, Any] = {
+        "pieces are made of": c["made of"],
+        "sentences stand before the cut": cut,
+        "swapped": swaps,
+        "label": label,
+        "generator": c["chance"],
+        "two sentences": "an error" if c["cut"].startswith("never") else "a pair",
+        "one sentence": c["single"],
+    }
+    if c["made of"] != "all sentences of the document, in order":
+        row.pop("sentences stand before the cut")
+        row.pop("label")
+        row.pop("swapped")
+    return Foreseen([row] * WORLD)
+
+
+def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
+    (sop_pair,) = functions
+    n = LENGTHS[case.seed]
+    document = [f"sentence {i}" for i in range(n)]
+    before, state = list(document), torch.get_rng_state()
+    drawn = [_draw(sop_pair, document, seed) for seed in range(DRAWS)]
+    seen = Seen(sent=tap.sent)
+    odd = [d for d in drawn if isinstance(d, str)]
+    if odd:
+        seen.values["pieces are made of"] = odd[0]
+        return seen
+    same = all(_draw(sop_pair, document, seed) == drawn[seed] for seed in range(20))
+    quiet = torch.equal(torch.get_rng_state(), state)
+    seen.values["generator"] = "all chance is its" if same and quiet else "chance from elsewhere"
+    seen.values |= _summary([d for d in drawn if not isinstance(d, str)], before)
+    try:
+        two = _draw(sop_pair, ["a", "b"], 3)
+        seen.values["two sentences"] = two if isinstance(two, str) else "a pair"
+    except Exception:
+        seen.values["two sentences"] = "an error"
+    try:
+        sop_pair(["alone"], torch.Generator().manual_seed(0))
+        seen.values["one sentence"] = "no complaint"
+    except Exception as error:
+        seen.values["one sentence"] = type(error).__name__
+    if document != before:
+        seen.flags["input changed"] = "document"
+    return seen
+
+
+Pair = tuple[tuple[str, ...], tuple[str, ...], int]
+
+
+def _draw(sop_pair: Any, document: list[str], seed: int) -> Pair | str:
+    """What came back, or what is odd about it."""
+    found = sop_pair(document, torch.Generator().manual_seed(seed))
+    if not isinstance(found, tuple | list) or len(found) != 3:
+        return f"not three things: {str(found)[:60]}"
+    first, second, label = found
+    if isinstance(first, str) or isinstance(second, str):
+        return "a piece is one sentence, not a list"
+    label = label.item() if isinstance(label, torch.Tensor) else label
+    return tuple(first), tuple(second), int(label)
+
+
+def _summary(drawn: list[Pair], document: list[str]) -> dict[str, str]:
+    whole, turned, cuts, labels = tuple(document), 0, set(), Counter[tuple[bool, int]]()
+    empty = 0
+    for first, second, label in drawn:
+        swapped = second + first == whole
+        if not swapped and first + second != whole:
+            return {"pieces are made of": _made_of(drawn, document)}
+        if not first or not second:  # has no order: its label says nothing
+            empty += 1
+            continue
+        turned += swapped
+        cuts.add(len(second) if swapped else len(first))
+        labels[swapped, label] += 1
+    share = turned / max(len(drawn) - empty, 1)
+    half = "half of them" if 0.4 < share < 0.6 else f"{share:.0%}"
+    return {
+        "pieces are made of": "all sentences of the document, in order",
+        "sentences stand before the cut": EMPTY if empty else str(sorted(cuts)),
+        "swapped": {0.0: "none", 1.0: "all"}.get(share, half),
+        "label": _label(labels),
+    }
+
+
+def _label(counts: Counter[tuple[bool, int]]) -> str:
+    """What the label has to do with (swapped, label)'s first."""
+    values = {label for _, label in counts}
+    if not values <= {0, 1}:
+        return f"one of {sorted(values)}"
+    if len(values) == 1:
+        return f"always {values.pop()}"
+    agree = (counts[True, 1] + counts[False, 0]) / counts.total()
+    if agree in (0.0, 1.0):
+        return "1 if swapped" if agree else "0 if swapped"
+    return "has nothing to do with it" if 0.4 < agree < 0.6 else f"agrees in {agree:.0%}"
+
+
+MADE = ("all sentences of the document, in order", "two sentences", "some of them more than once",
+        "some left out", "not in the document's order")  # fmt: skip
+
+
+def _made_of(drawn: list[Pair], document: list[str]) -> str:
+    counts = [Counter(first + second) for first, second, _ in drawn]
+    if any(count > 1 for c in counts for count in c.values()):
+        return MADE[2]
+    if all(len(first) == len(second) == 1 for first, second, _ in drawn):
+        return MADE[1]
+    whole = set(document)
+    if all(set(c) == whole for c in counts):
+        return MADE[4]
+    return MADE[3]
+
+
+ORDER = Probe(
+    cases=(Case("alone", torch.float64, 1), Case("alone", torch.float64, 2)),
+    observe=_observe,
+    foresee=_facts,
+    axes={
+        "swapped": ("half", "never", "always"),
+        "label": tuple(LABELS),
+        "cut": CUTS,
+        "made of": MADE,
+        "chance": ("all chance is its", "chance from elsewhere"),
+        "single": ("ValueError", "no complaint", "RuntimeError"),
+    },
+)
