@@ -18,7 +18,7 @@ from ..wiretap import Wiretap
 from .common import Case, Choices, Foreseen, Probe, Seen
 from .step06_replacing import REPLACING, replaced, replacing
 
-DRAWS, WORD_TOKENS, PADDING = 240, 100, 32
+DRAWS, WORD_TOKENS, PADDING = 160, 100, 32
 # (probability, max_ngram) by the case's seed
 ASKED = {1: (0.15, 3), 2: (0.3, 2)}
 WordIds = list[int | None]
@@ -65,12 +65,14 @@ def _facts(case: Case, c: Choices) -> Foreseen:
             kept = ("a span is", "chance of spans", fault)
             row = {name: row[name] for name in row if name in kept}
             break
-    return Foreseen([row | replacing(case, c)] * WORLD)
+    return Foreseen([row | replacing(case, c), *[{}] * (WORLD - 1)])
 
 
 def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
     choose, replace = functions
     seen = Seen(sent=tap.sent)
+    if rank > 0:  # hundreds of draws, and nothing in them that depends on the rank
+        return seen
     _chosen(choose, case, seen)
     replaced(replace, case, seen)
     return seen
@@ -127,7 +129,8 @@ def _as_tokens(drawn: list[Spans], word_ids: WordIds) -> tuple[str, list[Spans]]
     if any(b <= a for spans in drawn for a, b in spans):
         end, drawn = "end in it", [[(a, b + 1) for a, b in spans] for spans in drawn]
     starts = [i for i, w in enumerate(word_ids) if w is not None and w != word_ids[i - 1]]
-    if max((b for spans in drawn for _, b in spans), default=0) <= len(starts):
+    most = max((b for spans in drawn for _, b in spans), default=0)
+    if most <= len(starts) and _fault(drawn, word_ids):  # and all is well if they are words
         last = {w: i + 1 for i, w in enumerate(word_ids) if w is not None}
         ends = [last[word_ids[start]] for start in starts]
         kind, drawn = "words", [[(starts[a], ends[b - 1]) for a, b in spans] for spans in drawn]
