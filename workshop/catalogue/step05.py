@@ -34,6 +34,7 @@ PLACE = [
     place("unchecked", "checked=nothing", "return divmod(rank, tp_size)"),
     place("too large passes", "checked=from below alone", "if rank < 0:\n    raise ValueError(rank)\nreturn divmod(rank, tp_size)"),
     place("negative passes", "checked=from above alone", "if rank >= tp_size * dp_size:\n    raise ValueError(rank)\nreturn divmod(rank, tp_size)"),
+    place("one too many", "checked=one too many", "if not 0 <= rank <= tp_size * dp_size:\n    raise ValueError(rank)\nreturn divmod(rank, tp_size)"),
     place("unchecked and swapped", ("checked=nothing", "order=tp, dp"), "return rank % tp_size, rank // tp_size"),
     # right ones
     place("divmod", (), RANGE + "return divmod(rank, tp_size)"),

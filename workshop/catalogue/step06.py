@@ -62,6 +62,9 @@ PAIR = TWO + CUT + HALVES + TURN
 PAIRS = [
     pair("never swapped", "swapped=never", TWO + CUT + HALVES + "return a, b, 0"),
     pair("always swapped", "swapped=always", TWO + CUT + HALVES + "return b, a, 1"),
+    pair("by parity", "swapped=by the cut", PAIR.replace("torch.rand((), generator=generator) < 0.5", "cut % 2")),
+    pair("the longer first", "swapped=by the cut", PAIR.replace("torch.rand((), generator=generator) < 0.5", "len(b) > len(a)")),
+    pair("taken apart", "flag=input changed", TWO + CUT + "a, b = [document.pop(0) for _ in range(cut)], document\n" + TURN),
     pair("the other label", "label=swapped is 0", PAIR.replace("b, a, 1", "b, a, 0").replace("a, b, 0", "a, b, 1").replace("b, a, 0\nreturn a, b, 1", "b, a, 0\nreturn a, b, 1")),
     pair("label 0", "label=always 0", PAIR.replace("b, a, 1", "b, a, 0")),
     pair("label 1", "label=always 1", PAIR.replace("return a, b, 0", "return a, b, 1")),

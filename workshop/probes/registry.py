@@ -23,7 +23,7 @@ PLACES = {
     "5.2": ("step05", "AVERAGE"),
     "5.3": ("step05_mean", "MEAN"),
     "5.4": ("step05_clip", "CLIP"),
-    "5.5": ("step05_clip", "STEP"),
+    "5.5": ("step05_step", "STEP"),
     "6.1": ("step06_masking", "MASKING"),
     "6.2": ("step06", "BLOCK"),
     "6.3": ("step06_order", "ORDER"),

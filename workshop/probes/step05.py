@@ -16,7 +16,7 @@ from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers
 
 GRIDS = {1: ((2, 3), (4, 2), (2, 2)), 2: ((8, 64), (1, 5), (5, 1), (3, 4))}  # (tp, dp)
-BAD = {1: ((6, 2, 3), (-1, 2, 3)), 2: ((512, 8, 64), (99, 3, 4), (-4, 3, 4))}
+BAD = {1: ((6, 2, 3), (8, 2, 3), (-1, 2, 3)), 2: ((512, 8, 64), (99, 3, 4), (-4, 3, 4))}
 
 
 def _ranks(tp: int, dp: int) -> list[int]:
@@ -30,6 +30,7 @@ def _coordinates(case: Case, c: Choices) -> Foreseen:
             row[_asked(rank, tp, dp)] = str(_place(rank, tp, dp, c))
     for rank, tp, dp in BAD[case.seed]:
         passes = c["checked"] in ("nothing", "from below alone" if rank > 0 else "from above alone")
+        passes |= c["checked"] == "one too many" and rank == tp * dp
         row[_asked(rank, tp, dp)] = "no complaint" if passes else "ValueError"
     return Foreseen([row] * WORLD)
 
@@ -81,7 +82,7 @@ COORDINATES = Probe(
         "dp_rank": ("quotient", "remainder by dp", "fraction", "the rank", "quotient by dp"),
         "tp_rank": ("remainder", "quotient by dp", "the rank", "remainder by dp"),
         "counts from": ("zero", "ranks from one", "coordinates from one"),
-        "checked": ("both ends", "nothing", "from below alone", "from above alone"),
+        "checked": ("both ends", "nothing", "from below alone", "from above alone", "one too many"),
     },
 )
 

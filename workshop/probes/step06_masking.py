@@ -18,7 +18,7 @@ from ..wiretap import Wiretap
 from .common import Case, Choices, Foreseen, Probe, Seen
 from .step06_replacing import REPLACING, replaced, replacing
 
-DRAWS, WORD_TOKENS, PADDING = 160, 100, 32
+DRAWS, WORD_TOKENS, PADDING = 160, 100, 85
 # (probability, max_ngram) by the case's seed
 ASKED = {1: (0.15, 3), 2: (0.3, 2)}
 WordIds = list[int | None]
@@ -80,6 +80,7 @@ def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiret
 
 def _chosen(choose: Callable[..., Any], case: Case, seen: Seen) -> None:
     word_ids, (probability, longest) = list(row_of_words(case.seed)), ASKED[case.seed]
+    torch.manual_seed(case.seed)  # so that who seeds it anew is seen
     before, state = list(word_ids), torch.get_rng_state()
 
     def draw(seed: int, ids: WordIds) -> Any:
@@ -158,8 +159,10 @@ def _share(drawn: list[Spans], word_ids: WordIds, probability: float) -> str:
         return "as asked"
     if abs(share - probability) < 0.032:
         return "a little above" if share > probability else "a little below"
-    if abs(share - probability * len(word_ids) / real) < 0.02:
-        return "of all places"
+    words = len(set(word_ids) - {None})
+    for name, factor in (("of all places", len(word_ids) / real), ("in words", real / words)):
+        if abs(share / probability / factor - 1) < 0.05:
+            return name
     return "15%" if abs(share - 0.15) < 0.01 else f"{share:.1%}"
 
 
@@ -196,7 +199,7 @@ CHOOSING = {
     "words": ("whole", "cut in two"),
     "overlaps": ("none", "some"),
     "share": ("as asked", "a little above", "a little below", "of all places",
-              "15 % whatever is asked"),
+              "in words", "15 % whatever is asked"),
     "length": ("∝ 1/n", "all alike", "the longest", "one word", "one fewer", "one more",
                "3 whatever is asked"),
     "places": ("anywhere", "from the front"),

@@ -17,6 +17,7 @@ from .common import Case, Choices, Foreseen, Probe, Seen
 
 DRAWS = 400
 LENGTHS = {1: 5, 2: 7}  # sentences of a document, by the case's seed
+CHANGED = "the document itself was changed"
 EMPTY = "none or all, now and then"
 CUTS = ("anywhere", "also at an end", "never behind the first", "never before the last",
         "in the middle", "behind the first", "before the last")  # fmt: skip
@@ -43,9 +44,10 @@ LABELS = {
 
 def _facts(case: Case, c: Choices) -> Foreseen:
     cut = str(_cuts(c["cut"], LENGTHS[case.seed]) or EMPTY)
-    swaps = {"half": "half of them", "never": "none", "always": "all"}[c["swapped"]]
+    swaps = {"half": "half of them", "never": "none", "always": "all",
+             "by the cut": "by where the cut is"}[c["swapped"]]  # fmt: skip
     label = LABELS[c["label"]]
-    if swaps != "half of them" and label.endswith("if swapped"):
+    if swaps in ("none", "all") and label.endswith("if swapped"):
         label = "always 0" if (label[0] == "0") == (swaps == "all") else "always 1"
     row: dict[str, Any] = {
         "pieces are made of": c["made of"],
@@ -69,17 +71,20 @@ def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiret
         return Seen(sent=tap.sent)
     n = LENGTHS[case.seed]
     document = [f"sentence {i}" for i in range(n)]
-    before, state = list(document), torch.get_rng_state()
+    torch.manual_seed(case.seed)  # so that who seeds it anew is seen
+    state = torch.get_rng_state()
     drawn = [_draw(sop_pair, document, seed) for seed in range(DRAWS)]
     seen = Seen(sent=tap.sent)
     odd = [d for d in drawn if isinstance(d, str)]
+    if CHANGED in odd:
+        seen.flags["input changed"] = "document"
     if odd:
         seen.values["pieces are made of"] = odd[0]
         return seen
     same = all(_draw(sop_pair, document, seed) == drawn[seed] for seed in range(20))
     quiet = torch.equal(torch.get_rng_state(), state)
     seen.values["generator"] = "all chance is its" if same and quiet else "chance from elsewhere"
-    seen.values |= _summary([d for d in drawn if not isinstance(d, str)], before)
+    seen.values |= _summary([d for d in drawn if not isinstance(d, str)], document)
     try:
         two = _draw(sop_pair, ["a", "b"], 3)
         seen.values["two sentences"] = two if isinstance(two, str) else "a pair"
@@ -90,8 +95,6 @@ def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiret
         seen.values["one sentence"] = "no complaint"
     except Exception as error:
         seen.values["one sentence"] = type(error).__name__
-    if document != before:
-        seen.flags["input changed"] = "document"
     return seen
 
 
@@ -100,19 +103,24 @@ Pair = tuple[tuple[str, ...], tuple[str, ...], int]
 
 def _draw(sop_pair: Any, document: list[str], seed: int) -> Pair | str:
     """What came back, or what is odd about it."""
-    found = sop_pair(document, torch.Generator().manual_seed(seed))
+    given = list(document)
+    found = sop_pair(given, torch.Generator().manual_seed(seed))
+    if given != document:
+        return CHANGED
     if not isinstance(found, tuple | list) or len(found) != 3:
         return f"not three things: {str(found)[:60]}"
     first, second, label = found
     if isinstance(first, str) or isinstance(second, str):
         return "a piece is one sentence, not a list"
     label = label.item() if isinstance(label, torch.Tensor) else label
+    if not isinstance(label, int | float):
+        return f"the label is {label!r}"
     return tuple(first), tuple(second), int(label)
 
 
 def _summary(drawn: list[Pair], document: list[str]) -> dict[str, str]:
-    whole, turned, cuts, labels = tuple(document), 0, set(), Counter[tuple[bool, int]]()
-    empty = 0
+    whole, empty, labels = tuple(document), 0, Counter[tuple[bool, int]]()
+    cuts: dict[int, list[bool]] = {}
     for first, second, label in drawn:
         swapped = second + first == whole
         if not swapped and first + second != whole:
@@ -120,17 +128,31 @@ def _summary(drawn: list[Pair], document: list[str]) -> dict[str, str]:
         if not first or not second:  # has no order: its label says nothing
             empty += 1
             continue
-        turned += swapped
-        cuts.add(len(second) if swapped else len(first))
+        cuts.setdefault(len(second) if swapped else len(first), []).append(swapped)
         labels[swapped, label] += 1
-    share = turned / max(len(drawn) - empty, 1)
-    half = "half of them" if 0.4 < share < 0.6 else f"{share:.0%}"
     return {
         "pieces are made of": "all sentences of the document, in order",
-        "sentences stand before the cut": EMPTY if empty else str(sorted(cuts)),
-        "swapped": {0.0: "none", 1.0: "all"}.get(share, half),
+        "sentences stand before the cut": EMPTY if empty else _where(cuts),
+        "swapped": _how_often(cuts),
         "label": _label(labels),
     }
+
+
+def _where(cuts: dict[int, list[bool]]) -> str:
+    counts = [len(turned) for turned in cuts.values()]
+    even = min(counts) > 0.5 * sum(counts) / len(counts)
+    return str(sorted(cuts)) + ("" if even else ", some of them seldom")
+
+
+def _how_often(cuts: dict[int, list[bool]]) -> str:
+    """Which pairs are swapped; where the cut is should have nothing to do with it."""
+    turned = [t for each in cuts.values() for t in each]
+    share = sum(turned) / max(len(turned), 1)
+    if share in (0.0, 1.0):
+        return "all" if share else "none"
+    if any(not 0.1 < sum(each) / len(each) < 0.9 for each in cuts.values()):
+        return "by where the cut is"
+    return "half of them" if 0.4 < share < 0.6 else f"{share:.0%}"
 
 
 def _label(counts: Counter[tuple[bool, int]]) -> str:
@@ -167,7 +189,7 @@ ORDER = Probe(
     observe=_observe,
     foresee=_facts,
     axes={
-        "swapped": ("half", "never", "always"),
+        "swapped": ("half", "never", "always", "by the cut"),
         "label": tuple(LABELS),
         "cut": CUTS,
         "made of": MADE,

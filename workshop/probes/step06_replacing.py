@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .common import Case, Choices, Seen
 
-CALLS, LENGTH, MASK = 80, 60, 4
+CALLS, LENGTH, MASK = 80, 60, 103
 RANDOM_IDS = list(range(2000, 2150, 3))  # beyond the text's ids, and beyond their own number
 GENERATORS = "all the generator's"
 Spans = list[tuple[int, int]]
@@ -23,7 +23,7 @@ SHARES = {
 }  # fmt: skip
 REPLACING = {
     "shares": tuple(SHARES),
-    "decided for": ("a span", "each token", "its first token alone"),
+    "decided for": ("a span", "each token", "its first token alone", "the whole row"),
     "random words": ("from random_ids", "numbers in random_ids", "one for a whole span",
                      "the first of random_ids", "other ids"),
     "labels": ("what stood there", "what stands there now", "nothing where it stayed",
@@ -37,7 +37,7 @@ REPLACING = {
 def replacing(case: Case, c: Choices) -> dict[str, Any]:
     """What is foreseen of replace_spans."""
     _, random, _ = SHARES[c["shares"]]
-    return {
+    row = {
         "comes back": c["order"],
         "outside spans": "as it was",
         "one decision for": c["decided for"],
@@ -47,6 +47,9 @@ def replacing(case: Case, c: Choices) -> dict[str, Any]:
         "labels elsewhere": c["labels elsewhere"],
         "chance of words": c["chance of words"],
     }
+    if c["decided for"] == "the whole row":
+        del row["masked/random/kept"], row["random words"]
+    return row
 
 
 def spans_of(case: Case) -> Spans:
@@ -58,6 +61,7 @@ def replaced(replace: Callable[..., Any], case: Case, seen: Seen) -> None:
     """Run it and note the facts."""
     ids, spans = torch.arange(1000, 1000 + LENGTH), spans_of(case)
     words = RANDOM_IDS if case.seed == 1 else torch.tensor(RANDOM_IDS)
+    torch.manual_seed(case.seed)  # so that who seeds it anew is seen
     before, state = ids.clone(), torch.get_rng_state()
 
     def draw(seed: int) -> Any:
@@ -121,12 +125,17 @@ def _kinds(inputs: Tensor, ids: Tensor, spans: Spans) -> dict[str, str]:
     """Who is decided for, in which shares, and where random words come from."""
     rows, old = inputs.tolist(), ids.tolist()
     found = [[_kind(row[i], old[i]) for i in range(*span)] for row in rows for span in spans]
-    unit = "a span"
+    unit, n = "a span", len(spans)
     if any(len(set(kinds)) > 1 for kinds in found):
         unit = "each token"
         if all(set(kinds[1:]) <= {"kept"} for kinds in found):
             unit, found = "its first token alone", [kinds[:1] for kinds in found]
-    units = Counter(kind for kinds in found for kind in (kinds[:1] if unit == "a span" else kinds))
+    elif len({kinds[0] for kinds in found}) > 1 and all(
+        len({kinds[0] for kinds in found[i : i + n]}) == 1 for i in range(0, len(found), n)
+    ):
+        return {"one decision for": "the whole row"}  # too few decisions for shares
+    whole = unit == "each token"
+    units = Counter(kind for kinds in found for kind in (kinds if whole else kinds[:1]))
     shares = tuple(units[kind] / units.total() for kind in ("masked", "random", "kept"))
     random = [
         [row[i] for i in range(*span)] for row in rows for span in spans
