@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 LONGEST = 1.0  # seconds; a rank that is this late may be in an endless loop, for others to find
 NAMES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "broadcast",
@@ -33,7 +33,7 @@ class NoMeeting(BaseException):
 def meetings() -> Iterator[None]:
     """While open, torch's collectives raise NoMeeting where another rank has left without coming,
     or comes with something else. To be opened by all ranks alike."""
-    store = dist.PrefixStore(f"meetings {next(_opened)}", _get_default_store())
+    store = PrefixStore(f"meetings {next(_opened)}", _get_default_store())
     rank, seen = dist.get_rank(), Counter[str]()
 
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def meetings() -> Iterator[None]:
         store.set(f"left {rank}", "")
 
 
-def _meet(store: dist.Store, place: str, rank: int, ranks: list[int], what: str) -> None:
+def _meet(store: Store, place: str, rank: int, ranks: list[int], what: str) -> None:
     store.set(f"{place} {rank}", what)
     end = time.monotonic() + LONGEST
     for other in ranks:

@@ -75,20 +75,21 @@ def whole_norm(choice: str, case: Case, rank: int, source: str = "grad of ") -> 
     power = p if math.isfinite(p) else 1.0
     world = [*(own if case.n > 1 else []), *(biases if p == math.inf else rest)]
     added = sum(map(norm, cut)) + norm(*rest)
-    return {
+    found: dict[str, float] = {
         "own": norm(own[rank], bias),
         "replicated on every rank": norm(*cut, *(rest * case.n)),
         "replicated left out": norm(*cut),
         "cut left out": norm(*rest),
         "ranks' norms added": sum(each),
         "two norms added": norm(*cut) + norm(*rest),
-        "no root": norm(*cut, *rest) ** power,
+        "no root": float(norm(*cut, *rest) ** power),
         "largest of the ranks": max(each),
-        "mean over the ranks": (sum(x**power for x in each) / case.n) ** (1 / power),
+        "mean over the ranks": float((sum(x**power for x in each) / case.n) ** (1 / power)),
         "over all ranks": norm(*world),
         "largest numbers added": added if p == math.inf else norm(*cut, *rest),
         "of the weights": 0.0 if source == "" else whole_norm("whole", case, rank, ""),
-    }.get(choice, norm(*cut, *rest))
+    }
+    return found.get(choice, norm(*cut, *rest))
 
 
 def _limit(case: Case) -> float:

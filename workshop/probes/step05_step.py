@@ -98,9 +98,10 @@ def _step(case: Case, c: Choices) -> Foreseen:
 
 
 def _overflows(row: list[Tensor], looks_for: str) -> bool:
-    test = {"inf and NaN": lambda t: ~t.isfinite(), "inf": torch.isinf, "NaN": torch.isnan,
-            "+inf": lambda t: t == INF}[looks_for]  # fmt: skip
-    return any(bool(test(t).any()) for t in row)
+    flat = torch.cat([t.flatten() for t in row])
+    found = {"inf and NaN": ~flat.isfinite(), "inf": flat.isinf(), "NaN": flat.isnan(),
+             "+inf": flat == INF}[looks_for]  # fmt: skip
+    return bool(found.any())
 
 
 def _observe_step(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:

@@ -132,7 +132,7 @@ def _as_tokens(drawn: list[Spans], word_ids: WordIds) -> tuple[str, list[Spans]]
     starts = [i for i, w in enumerate(word_ids) if w is not None and w != word_ids[i - 1]]
     most = max((b for spans in drawn for _, b in spans), default=0)
     if most <= len(starts) and _fault(drawn, word_ids):  # and all is well if they are words
-        last = {w: i + 1 for i, w in enumerate(word_ids) if w is not None}
+        last = {word: i + 1 for i, word in enumerate(word_ids)}
         ends = [last[word_ids[start]] for start in starts]
         kind, drawn = "words", [[(starts[a], ends[b - 1]) for a, b in spans] for spans in drawn]
     return f"{kind}, {end}", drawn

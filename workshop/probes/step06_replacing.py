@@ -106,8 +106,8 @@ def _alike(a: Any, b: Any) -> bool:
 def _elsewhere(labels: Tensor, ids: Tensor) -> str:
     if bool((labels == ids).all()):
         return "the ids"
-    values = labels.unique().tolist()
-    return str(values[0]) if len(values) == 1 else "of several kinds"
+    values = {value for row in labels.tolist() for value in row}
+    return str(values.pop()) if len(values) == 1 else "of several kinds"
 
 
 def _labels(labels: Tensor, inputs: Tensor, ids: Tensor) -> str:
