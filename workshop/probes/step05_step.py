@@ -112,7 +112,7 @@ def _observe_step(functions: list[Any], case: Case, group: Any, rank: int, tap: 
 
     def left(result: Any) -> dict[str, Any]:
         said = result.item() if isinstance(result, Tensor) and result.numel() == 1 else result
-        said = bool(said) if isinstance(said, int | float) else said
+        said = bool(said) if said in (0, 1) else said
         after = {n: p.detach().float().clone() for n, p in module.named_parameters()}
         return {"returned": str(said)[:60], **after}
 
