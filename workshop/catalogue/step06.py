@@ -119,6 +119,8 @@ LOGITS = [
     logits("bias times n", "bias=times n", "return F.linear(f(hidden, group), weight, bias * group_size(group))"),
     logits("g behind", "behind=g", "return g(F.linear(f(hidden, group), weight, bias), group)"),
     logits("f behind", "behind=f", "return f(F.linear(f(hidden, group), weight, bias), group)"),
+    logits("f on the weight", "parameters=weight through f", "return F.linear(f(hidden, group), f(weight, group), bias)"),
+    logits("f on the bias", "parameters=weight through f", "return F.linear(f(hidden, group), weight, f(bias, group))"),
     logits("gathered", "result=all words'", "return gather_last_dim(F.linear(f(hidden, group), weight, bias), group)"),
     logits("log-softmax", "result=log-probabilities", "return F.linear(f(hidden, group), weight, bias).log_softmax(-1)"),
     logits("g in front, no bias", ("bias=left out", "front=g"), "return g(hidden, group) @ weight.T"),

@@ -95,6 +95,7 @@ def _divisor(choice: str, counts: list[list[int]], case: Case, rank: int, index:
         "count times n": whole * n,
         "own count": sum(mine),
         "own count times n": sum(mine) * n,
+        "own count / n": sum(mine) / n,
         "own of each micro-batch": mine[index],
         "own of each micro-batch, averaged": mine[index] * m,
         "count of each micro-batch / n": alike / n,
@@ -124,7 +125,8 @@ def _mean(case: Case, c: Choices) -> Foreseen:
             divisor = _divisor(c["divisor"], counts, case, rank, index) or 1.0
             one = row[index][0] / divisor
             loss = one if c["loss"].endswith("last micro-batch's") else loss + one
-            gradient = gradient + row[index][1] / divisor
+            if c["backward"] != "left out":
+                gradient = gradient + row[index][1] / divisor
         grads.append(gradient)
         losses.append(loss)
     grads = _rule(c["average"], grads, case, tape)
@@ -182,12 +184,14 @@ MEAN = Probe(
     scene=_scene,
     axes={
         "divisor": ("count / n", "count", "count times n", "own count", "own count times n",
+                    "own count / n",
                     "own of each micro-batch", "own of each micro-batch, averaged",
                     "count of each micro-batch / n", "count of each micro-batch / n, averaged",
                     "all tokens / n", "all tokens", "own tokens", "world's count / n",
                     "world's count / n, if there is a group", "nothing"),
         "average": ("mean", "own", "sum", "mean, divided again", "after each micro-batch"),
         "micro-batches": ("all", "the last", "the first"),
+        "backward": ("each", "left out"),
         "loss": ("of all ranks", "of all ranks, not divided", "own", "own / n",
                  "the last micro-batch's", "own last micro-batch's", "nothing"),
     },

@@ -139,11 +139,14 @@ def _decoder(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]
     given = {"hidden": hidden, "weight": weight, "bias": bias}
     hs, ws, bs = leaves(hidden, weight, bias)
     tape = Tape()
-    y = [F.linear(h, w) for h, w in zip(crossing(hs, case, c["front"], tape), ws, strict=True)]
+    through = {"own": (ws, bs), "weight through f": (crossing(ws, case, "f", tape), bs),
+               "bias through f": (ws, crossing(bs, case, "f", tape))}  # fmt: skip
+    own_ws, own_bs = through[c["parameters"]]
+    y = [F.linear(h, w) for h, w in zip(crossing(hs, case, c["front"], tape), own_ws, strict=True)]
     first = [case.shape.group(rank)[0] == rank for rank in range(WORLD)]
     times = {"once": 1.0, "left out": 0.0, "twice": 2.0, "over n": 1 / case.n,
              "times n": float(case.n)}.get(c["bias"])  # fmt: skip
-    for rank, b in enumerate(bs):
+    for rank, b in enumerate(own_bs):
         share = float(first[rank]) if times is None else times
         y[rank] = y[rank] + share * b if share else y[rank]
     y = crossing(y, case, c["behind"], tape)
@@ -185,6 +188,7 @@ DECODER = Probe(
                   "f over any group's world", "all-reduce both ways", "f, n own", "cut off"),
         "bias": ("once", "left out", "twice", "first rank alone", "over n", "times n"),
         "behind": ("nothing", "f", "g", "all-reduce both ways", "mean", "max"),
+        "parameters": ("own", "weight through f", "bias through f"),
         "result": ("own words' logits", "all words'", "log-probabilities"),
     },
 )  # fmt: skip
