@@ -50,7 +50,7 @@ ANSWERS = [
     batch("no loss", "loss=nothing", ALL.replace("all_reduce_(total, dp_group)\nreturn total / n", "")),
     batch("no micro-batch, no meeting", "variant=a rank without micro-batches", "if not micro_batches:\n    return torch.zeros(())\n" + ALL),
     batch("divided by zero", "variant=no valid token", ALL.replace(COUNT, "count = torch.tensor(float(sum(int((t != -100).sum()) for _, t in micro_batches)))\nall_reduce_(count, dp_group)\n")),
-    batch("own count, loss not divided", ("divisor=own count", "loss=of all ranks, not divided"), OWN + ALL.replace(COUNT, "").replace("return total / n", "return total"), "own"),
+    batch("micro-batch means, own loss", ("divisor=own of each micro-batch", "loss=own"), ALL.replace("reduction='sum', divisor=DIVISOR", "").replace(COUNT, "").replace("all_reduce_(total, dp_group)\nreturn total / n", "return total")),
     # right ones
     batch("count over n", (), ALL),
     batch("summed gradients", (), COUNT + TOTAL + LOOP + "for p in model.parameters():\n    p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n    all_reduce_(p.grad, dp_group)\nall_reduce_(total, dp_group)\nreturn total", "count"),
