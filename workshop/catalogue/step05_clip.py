@@ -71,6 +71,7 @@ CLIP = [
     clip("no norm", "returned=nothing", NORM + SCALE),
     clip("zeros", "overflow=scaled all the same", ALL.replace("if norm.isfinite():", "if True:")),
     clip("leaves without gradients", "variant=a rank without cut gradients", ALL.replace("    all_reduce_(total, tp_group)\n", "    if any(c for _, c in grads):\n        all_reduce_(total, tp_group)\n")),
+    clip("no case for inf", "variant=norm_type=inf", ALL.replace("if p == math.inf", "if False")),
     clip("not waited for", "flag=not waited", ALL.replace("all_reduce_(total, tp_group)", "all_reduce_(total, tp_group, async_op=True)")),
     clip("torch's, always scaled", ("factor=always", "norm=own"), "qs = [q for q, _ in marked(module_or_parameters, tp_group) if q.grad is not None]\nnorm = torch.nn.utils.get_total_norm([q.grad for q in qs], norm_type).double()\nif norm.isfinite():\n    for q in qs:\n        q.grad *= max_norm / norm\nreturn norm"),
     # right ones
