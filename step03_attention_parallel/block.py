@@ -78,6 +78,7 @@ class ParallelBlock(ParallelModule):
         return drop(x, self.p, full_site, self.rng, self.group, sharded=False)
 
 
+# exercise 6.2
 def block(x: Tensor, ln1: Branch, attention: Branch, ln2: Branch, mlp: Branch, norm: str) -> Tensor:
     """A transformer layer out of its parts, in either order (paper, figure 7).
 

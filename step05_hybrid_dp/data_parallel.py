@@ -25,6 +25,7 @@ IGNORED = -100  # the target of a token that doesn't count
 MicroBatches = Sequence[tuple[Tensor, Tensor]]  # (tokens [b, s], targets [b, s])
 
 
+# exercise 5.2
 def average_gradients(parameters: Iterable[nn.Parameter], dp_group: Group = None) -> None:
     """Replace each gradient by its mean over the ranks of `dp_group`.
 
@@ -46,6 +47,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], dp_group: Group = None
         parameter.grad = total.div_(n).to(grad.dtype)
 
 
+# exercise 5.3
 def backward_global_mean(model: Any, micro_batches: MicroBatches, dp_group: Group = None) -> Tensor:
     """Backward of the mean loss over all valid tokens of the global batch; returns that mean.
 

@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from step02_mlp_parallel.wire import Group
 
 
+# exercise 5.1
 def grid_coordinates(rank: int, tp_size: int, dp_size: int) -> tuple[int, int]:
     """(dp_rank, tp_rank) of a global rank, where rank = dp_rank · tp_size + tp_rank.
 

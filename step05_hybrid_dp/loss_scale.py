@@ -18,6 +18,7 @@ from step02_mlp_parallel.wire import Group, all_reduce_
 from .optimizer import Model, clip_grad_norm_, marked
 
 
+# exercise 5.5
 @torch.no_grad()
 def scaled_step(
     optimizer: torch.optim.Optimizer,

@@ -18,6 +18,7 @@ PIECE = 1024  # numbers
 Model = nn.Module | Iterable[nn.Parameter]
 
 
+# exercise 5.4
 def clip_grad_norm_(
     module_or_parameters: Model,
     max_norm: float,

@@ -49,6 +49,7 @@ def mask_for_mlm(
     return replace_spans(ids, spans, generator, mask_id, random_ids)
 
 
+# exercise 6.1
 def choose_spans(
     word_ids: Sequence[int | None],
     generator: torch.Generator,
@@ -79,6 +80,7 @@ def choose_spans(
     return spans
 
 
+# exercise 6.1
 def replace_spans(
     ids: Tensor,
     spans: Sequence[Span],

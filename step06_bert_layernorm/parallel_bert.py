@@ -195,6 +195,7 @@ class ParallelBERT(ParallelModule):
         )
 
 
+# exercise 6.4
 def mlm_logits(hidden: Tensor, weight: Tensor, bias: Tensor, group: Group = None) -> Tensor:
     """Logits of this rank's words: hidden [..., h], the same on all ranks -> [..., padded_v/n].
 

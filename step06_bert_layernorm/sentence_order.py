@@ -17,6 +17,7 @@ Sentence = TypeVar("Sentence")
 AS_WRITTEN, SWAPPED = 0, 1
 
 
+# exercise 6.3
 def sop_pair(
     document: Sequence[Sentence], generator: torch.Generator
 ) -> tuple[list[Sentence], list[Sentence], int]:

@@ -88,7 +88,8 @@ def _what_next(found: Standing) -> None:
 
 def watch(step: int) -> int:
     """Check now, and whenever the file is saved, until q or ^C. h shows the next hint."""
-    path, seen, stuck = work_file(step), (0, 0, 0), ""
+    path, stuck = work_file(step), ""
+    seen: tuple[int, int, int] | None = (0, 0, 0)
     usable(step)  # an unknown step is named before anything is watched
     warm()
     with keys.pressed() as key:

@@ -112,7 +112,8 @@ def outcome(id: str, reports: list[Report]) -> Outcome:
         if main is not None and not main.ok and any(main.keys):
             lines, keys = about_verdict(said, main)
             return Outcome(id, "red", lines, keys, prints)
-        lines, keys = about_trouble(said, probe(id), reports)
+        right = main is not None and main.ok
+        lines, keys = about_trouble(said, probe(id), reports, plain_right=right)
         return Outcome(id, "red", lines, keys, prints)
     cases = range(len(probe(id).cases))
     table = [[report.seen[case] for report in reports] for case in cases]

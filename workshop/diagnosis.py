@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,8 @@ def judge(probe: Probe, table: Table, message_of: Callable[[str], str]) -> Verdi
         return Verdict(False, differences, (message_of(odd[0]),), odd[1])
     symptom = "" if differences else chatter[0]
     keys = _explained(probe, table, message_of)
+    if not keys and any(not d.case.variant for d in differences):
+        keys = _explained(*_without_corners(probe, table), message_of)
     if not keys and differences and only_alone(probe, [d.case for d in differences]):
         keys = tuple(filter(None, [message_of("alone")]))
     elif not keys and differences and all(d.case.variant for d in differences):
@@ -82,6 +84,13 @@ def _explained(probe: Probe, table: Table, message_of: Callable[[str], str]) -> 
         if entries:
             return ()  # several explanations: none is certain
     return ()
+
+
+def _without_corners(probe: Probe, table: Table) -> tuple[Probe, Table]:
+    """What explains all plain cases explains the answer, whatever it does in a corner besides."""
+    plain = [n for n, case in enumerate(probe.cases) if not case.variant]
+    cases = tuple(probe.cases[n] for n in plain)
+    return replace(probe, cases=cases), [table[n] for n in plain]
 
 
 def _singles(probe: Probe) -> Iterator[dict[str, str]]:

@@ -88,10 +88,15 @@ def step_folder(step: int) -> Path:
 
 @cache
 def exercises_of(step: int) -> tuple[Exercise, ...]:
-    """The exercises of a step in the order of their ids; the sources are read once."""
+    """The exercises of a step in the order of their ids; the sources are read once.
+
+    The id says whose an exercise is, not the folder: step 6's `block` stands in step 3, which
+    may not import it from above.
+    """
+    step_folder(step)  # is there one?
     parts: dict[str, list[Part]] = {}
-    for path in sorted(step_folder(step).glob("*.py")):
-        for id, part in _marked(path):
+    for id, part in _all_marked():
+        if int(id.partition(".")[0]) == step:
             parts.setdefault(id, []).append(part)
     if not parts:
         raise ValueError(f"step {step} has no exercises yet")
@@ -127,11 +132,14 @@ def _by_name(word: str) -> str:
 
 def all_steps() -> list[int]:
     """The steps that have exercises."""
-    return sorted(
-        int(folder.name[4:6])
-        for folder in ROOT.glob("step[0-9][0-9]_*")
-        if any(_marked(path) for path in folder.glob("*.py"))
-    )
+    return sorted({int(id.partition(".")[0]) for id, _ in _all_marked()})
+
+
+@cache
+def _all_marked() -> tuple[tuple[str, Part], ...]:
+    """(id, part) of every mark in the steps' sources."""
+    paths = sorted(ROOT.glob("step[0-9][0-9]_*/*.py"))
+    return tuple(found for path in paths for found in _marked(path))
 
 
 def _marked(path: Path) -> list[tuple[str, Part]]:

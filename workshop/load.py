@@ -54,7 +54,7 @@ def look(tree: ast.Module, exercise: Exercise) -> Found:
     for part in exercise.parts:
         node = _definition(tree, part)
         if node is None:
-            return Found("missing", _missing(tree, part))
+            return Found("missing", _missing(tree, part, exercise.step))
         wrong = _arguments(node, part)
         if wrong:
             return Found("missing", wrong)
@@ -127,7 +127,7 @@ def _definition(tree: ast.Module, part: Part) -> ast.FunctionDef | None:
     return found[-1] if found else None
 
 
-def _missing(tree: ast.Module, part: Part) -> str:
+def _missing(tree: ast.Module, part: Part, step: int) -> str:
     there = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     if part.owner:
         inside = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == part.owner]
@@ -136,7 +136,7 @@ def _missing(tree: ast.Module, part: Part) -> str:
     renamed = f" There is a `{near[0]}`: was it renamed?" if near else ""
     return (
         f"`{part.qualname}` is not in the file.{renamed} Others call it by this name; "
-        f"`make exercise-step{int(part.module[4:6])} FORCE=1` keeps a backup and writes a new file."
+        f"`make exercise-step{step} FORCE=1` keeps a backup and writes a new file."
     )
 
 

@@ -34,7 +34,7 @@ def play(id: str) -> str:
         text = path.read_text(encoding="utf-8")
         if look(parse(text, path.name), found).state == "ready":
             source, whose = text, "yours"
-    number = next(n for n, case in enumerate(known.cases) if case.layout == "pairs")
+    number = next((n for n, case in enumerate(known.cases) if case.layout == "pairs"), 0)
     reports = observe([Item(id, id, source, shown(path))])[id]
     lines = [f"{id} {found.title}: {whose}, on two ranks", ""]
     return "\n".join(lines + _side_by_side(known, number, reports[:2]))

@@ -65,9 +65,12 @@ def _filled(template: str, values: dict[str, str]) -> str:
 
 
 def about_trouble(
-    said: Text, probe: Probe, reports: list[Report]
+    said: Text, probe: Probe, reports: list[Report], *, plain_right: bool = False
 ) -> tuple[list[str], tuple[str, ...]]:
-    """What stopped the ranks, told kindly; and the entry if the error is a known one."""
+    """What stopped the ranks, told kindly; and the entry if the error is a known one.
+
+    `plain_right`: all cases without a corner were right.
+    """
     rank, first = _first(reports)
     place = _line(first)
     others = [r for r, report in enumerate(reports) if report.trouble is None]
@@ -100,6 +103,9 @@ def about_trouble(
     if others and len(others) < len(reports):
         lines.append(f"rank {', '.join(map(str, others))} did not raise.")
     keys = _known_error(said, probe, reports, first)
+    corners = {f"variant={case.variant}" for case in _failing_cases(probe, reports)}
+    if not keys and plain_right and len(corners) == 1 and corners <= said.messages.keys():
+        keys = tuple(corners)
     for key in keys:
         message = said.messages[key]
         fill = {"n": "4", "less": "3", "symptom": ""}

@@ -22,7 +22,7 @@ def outcomes(step: int) -> list[tuple[Answer, Outcome]]:
     return [(a, outcome(a.id, reports[str(i)])) for i, a in enumerate(known)]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 6])
 def test_each_answer_gets_its_own_entry(step: int) -> None:
     wrong = []
     for answer, found in outcomes(step):

@@ -31,7 +31,7 @@ class Lazy(dict[str, Any]):
         except KeyError:
             return default
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
         return _Items(self)
 
 

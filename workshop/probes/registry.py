@@ -29,6 +29,15 @@ PLACES = {
     "4.2": ("step04", "EMBEDDING"),
     "4.3": ("step04_loss", "STATISTICS"),
     "4.4": ("step04_gradient", "GRADIENT"),
+    "5.1": ("step05", "COORDINATES"),
+    "5.2": ("step05", "AVERAGE"),
+    "5.3": ("step05_mean", "MEAN"),
+    "5.4": ("step05_clip", "CLIP"),
+    "5.5": ("step05_step", "STEP"),
+    "6.1": ("step06_masking", "MASKING"),
+    "6.2": ("step06", "BLOCK"),
+    "6.3": ("step06_order", "ORDER"),
+    "6.4": ("step06", "DECODER"),
 }
 
 

@@ -188,9 +188,9 @@ def _weight(c: Choices) -> Callable[..., Any]:
         else:
             x = torch.randn(shape, generator=generator)
         columns, rows = shape[-1], shape[0]
-        scale = {"std": std, "variance": std**0.5, "std²": std**2, "none": 1.0,
+        scale: float = {"std": std, "variance": std**0.5, "std²": std**2, "none": 1.0,
                  "fan in": std / columns**0.5, "fan out": std / rows**0.5}[c["scale"]]  # fmt: skip
-        x = x * scale + (std if c["mean"] == "std" else 0.0)
+        x = x * float(scale) + (std if c["mean"] == "std" else 0.0)
         return x.double() if c["dtype"] == "float64" else x
 
     return draw

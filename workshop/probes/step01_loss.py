@@ -149,8 +149,9 @@ def _reduced(losses: Tensor, counts: Tensor, reduction: str, divisor: Any, c: Ch
     if divisor is None or c["divisor"] == "not used":
         return total
     if c["divisor"] == "of the mean":
-        return total / valid / divisor
-    return total * divisor if c["divisor"] == "multiplied" else total / divisor
+        total = total / valid
+    scaled: Tensor = total * divisor if c["divisor"] == "multiplied" else total / divisor
+    return scaled
 
 
 LOSS = Probe(
