@@ -36,7 +36,7 @@ class Options:
 
     steps: int = 50
     model: str = "gpt2-mini"
-    seq_length: int = 64
+    seq_length: int = 32
     batch_size: int = 8
     dropout: float = 0.1
     corpus: str = "presidents"
