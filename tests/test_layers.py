@@ -24,8 +24,8 @@ PROGRAMS = {
         "trajectories",
     },
     "step06_bert_layernorm": {
-        "finetune", "finetune_report", "pretrained", "task_examples", "task_spans", "tasks",
-        "wordpiece",
+        "finetune", "finetune_open", "finetune_report", "pretrained", "task_examples",
+        "task_spans", "tasks", "wordpiece",
     },
 }  # fmt: skip
 
