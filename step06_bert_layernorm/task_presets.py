@@ -36,7 +36,7 @@ STANDS_IN_FOR = {
 }  # fmt: skip
 # MiniLM is 30 times smaller than the paper's smallest and takes higher rates.
 LAPTOP = {
-    "boolq": Preset(16, 2e-4, 1, seq_length=96, whole=True),
+    "boolq": Preset(8, 1e-4, 2, seq_length=96, whole=True),
     "rte": Preset(16, 1e-4, 4),
     "mrpc": Preset(16, 1e-4, 4),
     "sciq": Preset(16, 1e-4, 2),

@@ -24,8 +24,8 @@ PROGRAMS = {
         "trajectories",
     },
     "step06_bert_layernorm": {
-        "curves", "finetune", "finetune_report", "guessing", "pretrained", "stability",
-        "stability_plot", "task_examples", "task_spans", "tasks", "text", "wordpiece",
+        "curves", "finetune", "finetune_open", "finetune_report", "guessing", "pretrained",
+        "stability", "stability_plot", "task_examples", "task_spans", "tasks", "text", "wordpiece",
     },
 }  # fmt: skip
 
