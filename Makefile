@@ -22,7 +22,7 @@ PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
 .PHONY: help setup data train train-step1 sample evaluate export plan grid512 grid trajectories test lint demo-step2 timeline write-gpt2 figures bench-single \
-	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor clean FORCE
+	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor mutants clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
@@ -32,6 +32,8 @@ help:  ## this list
 	@echo "  the workshop (workshop/README.md), for step 2 and exercise 2.4, say:"
 	@echo "  make exercise-step2 | check-step2 | watch-step2 | progress | doctor"
 	@echo "  make play EX=2.4   | hint EX=2.4 | solution EX=2.4"
+	@echo "  find a planted bug (mutants/README.md):"
+	@echo "  make mystery-step2 [SEED=2] | HINT=1 | ANSWER=name"
 	@echo
 	@echo "  options of train: TP= DP= MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
 
@@ -90,6 +92,13 @@ hint solution play: .venv/ready
 
 progress doctor:
 	@if [ -x $(PY) ]; then $(PY) -m workshop $@; else $(FIND_PYTHON); "$$p" -m workshop $@; fi
+
+mutants: .venv/ready  ## try the tests with planted faults; ARGS="--step 2", ARGS="--name …"
+	@$(PY) -m mutants.run $(ARGS)
+
+mystery-step%: .venv/ready
+	@$(PY) -m mutants.mystery --step "$(patsubst 0%,%,$*)" $(if $(SEED),--seed $(SEED)) \
+		$(if $(HINT),--hint $(HINT)) $(if $(ANSWER),--answer "$(ANSWER)") $(if $(filter 1,$(FORCE)),--force)
 
 test-step%: .venv/ready  ## the tests of one step: make test-step1 (test-step01 works too)
 	@$(PY) -m pytest -n 2 "tests/step0$(patsubst 0%,%,$*)" $(ARGS)

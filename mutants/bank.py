@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
@@ -146,7 +145,8 @@ def _test_exists(node_id: str, root: Path) -> bool:
 def place(mutant: Mutant, root: Path = ROOT) -> str:
     """ "step02_mlp_parallel/operators.py, f": the file and the innermost function or class."""
     text, _ = planted(mutant, root)
-    same = len(os.path.commonprefix([mutant.old, mutant.new]))
+    pairs = zip(mutant.old, mutant.new, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(mutant.new))
     line = text[: text.index(mutant.old) + same].count("\n") + 1
     names: list[str] = []
     nodes: list[ast.stmt] = ast.parse(text).body

@@ -44,7 +44,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Verdict:
-    """"killed", "elsewhere" (killed, but by a test that isn't named), "survived", "unknown"."""
+    """ "killed", "elsewhere" (killed, but by a test that isn't named), "survived", "unknown"."""
 
     mutant: Mutant
     state: str
@@ -89,9 +89,9 @@ def try_all(
     pytest, verdicts = Pytest(), {}
     with ThreadPoolExecutor(workers) as pool:
         try:
-            tests = [sorted({t for m in mutants if m.step == s for t in m.tests})
-                     for s in sorted({m.step for m in mutants})]  # fmt: skip
-            for outcome in pool.map(lambda t: in_a_copy(pytest, root, None, t, SUITE * limit), tests):
+            for outcome in pool.map(
+                lambda tests: in_a_copy(pytest, root, None, tests, SUITE * limit), named(mutants)
+            ):
                 if outcome.state != "green":
                     raise ValueError(f"red without any fault ({outcome.state}):\n{outcome.output}")
             jobs = {pool.submit(try_one, pytest, m, root, limit): m.name for m in mutants}
@@ -106,6 +106,12 @@ def try_all(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [verdicts[mutant.name] for mutant in mutants]
+
+
+def named(mutants: Sequence[Mutant]) -> list[list[str]]:
+    """All tests that are named, each once, in a list for each step."""
+    steps = sorted({mutant.step for mutant in mutants})
+    return [sorted({t for m in mutants if m.step == step for t in m.tests}) for step in steps]
 
 
 def try_one(pytest: Pytest, mutant: Mutant, root: Path, limit: float) -> Verdict:

@@ -15,7 +15,7 @@ import pytest
 import tyro
 
 ROOT = Path(__file__).parents[1]
-READMES = sorted([ROOT / "README.md", *ROOT.glob("step0*/README.md")])
+READMES = sorted([ROOT / "README.md", ROOT / "mutants/README.md", *ROOT.glob("step0*/README.md")])
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
