@@ -50,6 +50,7 @@ def main(options: Options) -> None:
     elif options.answer is not None:
         print(judged(step, options.answer))
     else:
+        print("copying the project, and running a test in the copy ...", flush=True)
         print(started(step, options.seed, force=options.force))
 
 
@@ -100,13 +101,15 @@ def started(step: int, seed: int | None, *, force: bool = False) -> str:
         (folder / ".venv").symlink_to(ROOT / ".venv")
         _note(step).write_text(json.dumps({"seed": seed, "fault": _sealed(fault.name)}))
     outcome = Pytest()(folder, fault.tests, LIMIT)
-    red = outcome.state != "green"
     lines = [
         f"Step {step}, mystery {seed}. In {_shown(folder)} there is a copy of the project with one "
         "fault in it.",
-        "This test is red there:" if red else "This test was red there, and you have mended it:",
+        {
+            "green": "This test was red there, and you have mended it:",
+            "broken": "This test can't even start there; did you change something?",
+        }.get(outcome.state, "This test is red there:"),
         *(f"  {test}" for test in fault.tests),
-        *(_symptoms(outcome.output) if red else []),
+        *_symptoms(outcome.output),
         "",
         "Go there and look around. Print what you like; the copy is yours:",
         f"  cd {_shown(folder)}",
