@@ -58,6 +58,7 @@ class Pytest:
             # Before the installed project, which is the one without the fault.
             "PYTHONPATH": str(folder),
             "OMP_NUM_THREADS": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # none is needed, and each takes its time
         }
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         with self._lock:
