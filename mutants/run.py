@@ -124,7 +124,8 @@ def try_one(pytest: Pytest, mutant: Mutant, root: Path, limit: float) -> Verdict
     outcome = in_a_copy(pytest, root, mutant, [f"tests/step{mutant.step:02d}"], SUITE * limit)
     if outcome.state == "green":
         return Verdict(mutant, "survived")
-    red = re.findall(r"^(?:FAILED|ERROR) (\S+)", outcome.output, re.MULTILINE)
+    said = r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$"
+    red = re.findall(said, outcome.output, re.MULTILINE)
     if outcome.state == "red" and red:
         alone = in_a_copy(pytest, root, None, red, limit)
         if alone.state == "green":
