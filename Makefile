@@ -26,7 +26,7 @@ RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 .PHONY: help setup data train train-step1 sample evaluate export finetune figure7 plan grid512 grid trajectories \
 	test lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 figures bench-single \
 	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor \
-	certificate log room setup-offline clean FORCE
+	mutants certificate log room setup-offline clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
@@ -37,6 +37,8 @@ help:  ## this list
 	@echo "  make exercise-step2 | check-step2 | watch-step2 | progress | doctor"
 	@echo "  make play EX=2.4   | hint EX=2.4 | solution EX=2.4"
 	@echo "  make train MINE=1  to train with what you have finished"
+	@echo "  find a planted bug (mutants/README.md):"
+	@echo "  make mystery-step2 [SEED=2] | HINT=1 | ANSWER=name"
 	@echo
 	@echo "  options of train: TP= DP= MODEL= STEPS= CORPUS= TOKENIZER= PRECISION= RUN= RESUME= ARGS=\"--any option\""
 
@@ -113,6 +115,13 @@ certificate: .venv/ready  ## which of the steps' proofs your workshop code passe
 # These need no torch, so they do without .venv too.
 progress doctor:
 	@if [ -x $(PY) ]; then $(PY) -m workshop $@; else $(FIND_PYTHON); "$$p" -m workshop $@; fi
+
+mutants: .venv/ready  ## try the tests with planted faults; ARGS="--step 2", ARGS="--name …"
+	@$(PY) -m mutants.run $(ARGS)
+
+mystery-step%: .venv/ready
+	@$(PY) -m mutants.mystery --step "$(patsubst 0%,%,$*)" $(if $(SEED),--seed $(SEED)) \
+		$(if $(HINT),--hint $(HINT)) $(if $(ANSWER),--answer "$(ANSWER)") $(if $(filter 1,$(FORCE)),--force)
 
 log:  ## a log of your own checks, without names (ON=1, ON=0)
 	@$(FIND_PYTHON); "$$p" -m workshop log $(if $(filter 1,$(ON)),on) $(if $(filter 0,$(ON)),off)

@@ -16,7 +16,7 @@ import tyro
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted(
-    [ROOT / "README.md", *ROOT.glob("step0*/README.md"), *ROOT.glob("[ew]*/README.md")]
+    [ROOT / "README.md", *ROOT.glob("step0*/README.md"), *ROOT.glob("[emw]*/README.md")]
 )
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -52,7 +52,7 @@ def test_inputs_and_results_used_twice() -> None:
     assert run_ranks(ranks.used_twice, 2) == [[72.0, 216.0]] * 2
 
 
-@pytest.mark.parametrize("layer", ["f", "column", "weight"])
+@pytest.mark.parametrize("layer", ["f", "behind_g", "column", "weight"])
 def test_second_derivatives_equal_the_uncut_ones(layer: str) -> None:
     (expected,) = run_ranks(ranks.second_derivative, 1, layer)
     for n in (2, 4):

@@ -165,6 +165,18 @@ def test_a_world_of_one_needs_no_tracker(float64: None) -> None:
     assert_close(layer.eval()(x), layer(x), 0.0)
 
 
+def test_a_world_of_one_recomputes_with_the_global_streams_masks(float64: None) -> None:
+    """Pitfall 32 without a tracker: dropout draws from torch's generator, which is put back."""
+    x, gradients = torch.randn(2, 3, 24), []
+    for again in (False, True):
+        layer = ParallelBlock(GPTConfig(9, 16, 24, 2, 8, dropout=0.5), recompute=again)
+        torch.manual_seed(1)
+        layer(x).sum().backward()
+        gradients.append([p.grad for p in layer.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_stack_of_blocks_is_not_a_stack_of_copies() -> None:
     blocks = nn.ModuleList(ParallelBlock(ranks.CONFIG, name=f"blocks.{i}") for i in range(2))
     one, other = (b.attention.qkv.weight for b in blocks)  # type: ignore[union-attr]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from torch import nn
 from step01_single_gpu import GPT
 from step01_single_gpu.optimizer import lr_at, make_optimizer
 from step02_mlp_parallel import run_ranks
+from step03_attention_parallel import RNGTracker
 from step05_hybrid_dp.ddp import DataParallel
+from step05_hybrid_dp.grid import Grid
+from step05_hybrid_dp.loop import Training, train_step
 from step05_hybrid_dp.loss_scale import next_scale, scaled_step
 from step05_hybrid_dp.masters import Masters
+from step05_hybrid_dp.options import Options
 from step05_hybrid_dp.precision import PRECISIONS, MixedPrecision
 from tests.equivalence import random_state
 
@@ -123,6 +128,22 @@ def test_pitfalls_57_and_58_after_a_skipped_step_the_next_is_the_first() -> None
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.2])
     assert weight.item() == pytest.approx(1.0 - 0.1 - 0.2)
     assert how.scale == 2.0
+
+
+def test_pitfall_58_the_loop_counts_the_steps_that_were_taken(tmp_path: Path) -> None:
+    """The training loop itself: an overflow at step 0, so step 1 has the rate that step 0 had."""
+    gpt, overflows = GPT(CONFIG), [True, False, False]
+    gpt.ln.weight.register_hook(lambda grad: grad * math.inf if overflows.pop(0) else grad)
+    training = Training(
+        gpt, DataParallel(gpt), MixedPrecision(gpt, "fp32"), make_optimizer(gpt),
+        Grid(1, 1, device_type="cpu"), RNGTracker(0),
+        Options(steps=10, warmup=4, lr=1e-3, min_lr=0.0, batch_size=2),
+        own_batch=lambda step: batch(step, 2, "some", 1), validate=lambda: 0.0,
+        tokens=1, flops=1.0, run=tmp_path, metrics=None,
+    )  # fmt: skip
+    steps = [train_step(training, step) for step in range(3)]
+    assert [stepped for _, _, stepped, _ in steps] == [False, True, True]
+    assert [rate for *_, rate in steps] == pytest.approx([0.25e-3, 0.25e-3, 0.5e-3])
 
 
 def test_the_scale_goes_on_after_a_resume() -> None:
