@@ -39,7 +39,7 @@ def test_the_comparison_sees_one_wrong_number(tmp_path: Path) -> None:
 def test_a_grid_that_does_not_fit_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_limits.check_machine(2)
     monkeypatch.setattr(machine_limits, "available_memory", lambda: 2 * 2**30)
-    with pytest.raises(ValueError, match=r"512 ranks .*2.0 GiB of free .* for about 64"):
+    with pytest.raises(ValueError, match=r"512 ranks .*2.0 GiB of free .* for about 51"):
         machine_limits.check_machine(512)
     monkeypatch.setattr(machine_limits, "available_memory", lambda: 2**40)
     rows = [("open files (ulimit -n)", 256, 2112), ("processes (ulimit -u)", None, 10**6)]

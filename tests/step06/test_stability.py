@@ -95,13 +95,13 @@ def test_both_orders_start_from_the_same_weights_at_the_papers_scale() -> None:
 
 def test_in_a_deep_original_the_lower_layers_go_silent_and_in_a_rearranged_one_not() -> None:
     """The mechanism, measured: a few steps at a high rate, 24 layers."""
-    batch, shares = [random_batch()], {}
+    batches, shares = [random_batch(seed) for seed in range(1, 9)], {}
     for norm in ("original", "rearranged"):
-        start, later = train(SIZES, Trial(norm, 24, 3e-3, 0, 0), batch)["looks"]
+        start, later = train(SIZES, Trial(norm, 24, 3e-3, 0, 0), batches)["looks"]
         shares[norm] = [row["layers"][0] / row["layers"][-1] for row in (start, later)]
         assert later["alike"] > start["alike"]
     assert shares["original"][0] > 0.2
-    assert shares["original"][1] < 1e-2, "the first layer still hears of the loss"
+    assert shares["original"][1] < 5e-2, "the first layer still hears of the loss"
     assert shares["rearranged"][1] > 0.3
 
 
