@@ -14,6 +14,7 @@ from .config import BertConfig
 from .finetune_options import Options, check_positions
 from .pretrained import minilm, read_bert
 from .task_examples import read_examples, subset, those_that_fit
+from .task_spans import special_id
 from .tasks import Task, make_task
 from .wordpiece import read_wordpiece
 
@@ -64,7 +65,7 @@ def ready(options: Options) -> Opened:
     task = make_task(
         options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride
     )
-    return Opened(config, weights, task, tokenizer.token_to_id("[PAD]"), remarks)
+    return Opened(config, weights, task, special_id(tokenizer, "[PAD]"), remarks)
 
 
 def pretrained(folder: Path) -> tuple[BertConfig, dict[str, Tensor], Tokenizer]:

@@ -57,7 +57,7 @@ def span_windows(
     """
     asked = tokenizer.encode(question, add_special_tokens=False).ids[:max_question]
     text = tokenizer.encode(context, add_special_tokens=False)
-    cls, sep = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    cls, sep = (special_id(tokenizer, name) for name in ("[CLS]", "[SEP]"))
     room = seq_length - len(asked) - 3
     if room < 1 or not 1 <= stride <= room:
         raise ValueError(
@@ -79,6 +79,14 @@ def span_windows(
             )
         )
     return windows
+
+
+def special_id(tokenizer: Tokenizer, name: str) -> int:
+    """The id of "[CLS]", "[SEP]", … Raises ValueError if the tokenizer has none."""
+    found: int | None = tokenizer.token_to_id(name)
+    if found is None:
+        raise ValueError(f"the vocabulary has no {name}: it is not a BERT's")
+    return found
 
 
 def window_ranges(count: int, room: int, stride: int) -> list[range]:

@@ -23,7 +23,14 @@ from .task_examples import STAND_INS, texts_of
 from .task_files import Choice, Pair, Question
 from .task_metrics import accuracy_by_group, best_threshold, binary_f1, squad_scores, token_f1
 from .task_rows import Row, pair_text
-from .task_spans import log_probabilities, n_best, no_answer_score, span_labels, span_windows
+from .task_spans import (
+    log_probabilities,
+    n_best,
+    no_answer_score,
+    span_labels,
+    span_windows,
+    special_id,
+)
 from .task_stand_ins import Split
 
 WITH_F1 = ("qqp", "mrpc")
@@ -88,7 +95,7 @@ class Spans:
     def probabilities(self, logits: Tensor) -> Tensor:
         """[rows of valid, 2, s] of either, over all windows of a question together."""
         sizes = [len(own) for own in self.windows]
-        return torch.cat([log_probabilities(part).exp() for part in logits.split(sizes)])
+        return torch.cat([log_probabilities(part).exp() for part in torch.split(logits, sizes)])
 
     def score(self, probabilities: Tensor) -> dict[str, float]:
         """Official exact match and F1; for SQuAD 2.0 also with the best threshold for "no answer",
@@ -119,7 +126,7 @@ class Spans:
         best, margins = {}, {}
         # A probability that was too small for a float is not made to be impossible.
         scores = probabilities.clamp(min=1e-300).log()
-        parts = scores.split([len(own) for own in self.windows])
+        parts = torch.split(scores, [len(own) for own in self.windows])
         for question, windows, own in zip(self.questions, self.windows, parts, strict=True):
             spans = n_best(own, windows, question.context, n=1)
             best[question.id] = spans[0].text if spans else ""
@@ -137,14 +144,14 @@ def make_task(
     """Tokenise the examples. Errors as in `pair_text` and `span_windows`."""
     if isinstance(examples.train[0], Question):
         return _spans(name, examples, tokenizer, seq_length, stride)
-    parts = [_choice_rows(part, tokenizer, seq_length) for part in examples]
+    train, valid = (_choice_rows(part, tokenizer, seq_length) for part in examples)
     groups = [example.group for example in examples.valid]
     if isinstance(examples.train[0], Choice):
-        return Choices(name, *parts, groups, scores=1)
+        return Choices(name, train, valid, groups, scores=1)
     classes = STAND_INS[name][1] if name in STAND_INS else None
     if classes is None:
         classes = (files.MNLI if name == "mnli" else files.QQP).classes
-    return Choices(name, *parts, groups, scores=len(classes))
+    return Choices(name, train, valid, groups, scores=len(classes))
 
 
 def _choice_rows(
@@ -155,7 +162,7 @@ def _choice_rows(
         pairs += texts_of(example)
     flat = [text for pair in pairs for text in pair]
     ids = [e.ids for e in tokenizer.encode_batch(flat, add_special_tokens=False)]
-    special = {f"{name}_id": tokenizer.token_to_id(f"[{name.upper()}]") for name in ("cls", "sep")}
+    special = {f"{name}_id": special_id(tokenizer, f"[{name.upper()}]") for name in ("cls", "sep")}
     texts = iter(
         pair_text(first, second, seq_length, **special)
         for first, second in zip(ids[::2], ids[1::2], strict=True)
