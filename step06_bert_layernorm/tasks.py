@@ -23,7 +23,14 @@ from .task_examples import STAND_INS, texts_of
 from .task_files import Choice, Pair, Question
 from .task_metrics import accuracy_by_group, best_threshold, binary_f1, squad_scores, token_f1
 from .task_rows import Row, pair_text
-from .task_spans import log_probabilities, n_best, no_answer_score, span_labels, span_windows
+from .task_spans import (
+    log_probabilities,
+    n_best,
+    no_answer_score,
+    span_labels,
+    span_windows,
+    special_id,
+)
 from .task_stand_ins import Split
 from .wordpiece import special_id
 
