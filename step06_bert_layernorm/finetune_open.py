@@ -14,7 +14,6 @@ from .config import BertConfig
 from .finetune_options import Options, check_positions
 from .pretrained import minilm, read_bert
 from .task_examples import read_examples, subset, those_that_fit
-from .task_spans import special_id
 from .tasks import Task, make_task
 from .wordpiece import read_wordpiece, special_id
 

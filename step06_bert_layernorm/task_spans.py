@@ -83,14 +83,6 @@ def span_windows(
     return windows
 
 
-def special_id(tokenizer: Tokenizer, name: str) -> int:
-    """The id of "[CLS]", "[SEP]", … Raises ValueError if the tokenizer has none."""
-    found: int | None = tokenizer.token_to_id(name)
-    if found is None:
-        raise ValueError(f"the vocabulary has no {name}: it is not a BERT's")
-    return found
-
-
 def window_ranges(count: int, room: int, stride: int) -> list[range]:
     """Token ranges of at most `room`, `stride` apart, that together cover 0 … count - 1."""
     ranges = [range(0, min(room, count))]

@@ -29,7 +29,6 @@ from .task_spans import (
     no_answer_score,
     span_labels,
     span_windows,
-    special_id,
 )
 from .task_stand_ins import Split
 from .wordpiece import special_id
