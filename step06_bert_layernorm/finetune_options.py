@@ -52,9 +52,9 @@ class Options:
     weight_decay: float = 0.01
     clip: float = 1.0
     dropout: float = 0.1
-    looks: int = 6
+    looks: int = 4
     """How often a part of the held-out examples is scored in mid-training, for the curve."""
-    look_rows: int = 150
+    look_rows: int = 300
     skip_malformed: bool = False
     """Leave malformed lines of a .tsv out, and count them, in place of an error."""
     tp: int | None = None

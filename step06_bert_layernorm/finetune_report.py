@@ -91,7 +91,7 @@ def plot_curve(metrics: Metrics, path: Path, look: Task, found: dict[str, Any]) 
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    primary, few = look.primary, f"{len(look.valid)} of them"
+    primary, few = look.primary, f"{len(look.valid)} of the held-out rows"
     last = max(row["step"] for row in metrics.rows)
     for number, score in enumerate(found["seeds"]):
         looks = [

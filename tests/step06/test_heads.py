@@ -20,7 +20,7 @@ CONFIG = BertConfig(37, 12, hidden_size=24, num_layers=2, num_heads=8, dropout=0
 ORIGINAL = dataclasses.replace(CONFIG, norm="original", dropout=0.0)
 # What is added to all options, or to all places, alike changes no softmax: rounding noise of zero.
 ZERO = {"pairs": (), "choices": ("head.bias",), "spans": ("head.bias", "bert.blocks.1.ln2.bias")}
-SIZES = (5, 5, 2, 1)  # rows of each batch: dp 2 and 4 don't divide them, or leave a rank without
+SIZES = (5, 2, 1)  # rows of each batch: dp 2 and 4 don't divide them, or leave a rank without
 
 
 def rows(kind: str, count: int, generator: torch.Generator) -> list[Row]:
