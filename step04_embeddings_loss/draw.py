@@ -46,7 +46,7 @@ def agreed_generator(
     generator: torch.Generator | None, group: Group, device: torch.device
 ) -> torch.Generator | None:
     """The caller's generator; without one, on several ranks, one that they all have: their global
-    generators may stand anywhere, and each would draw another token."""
+    generators may stand anywhere, and a word's noise shall not depend on the rank that has it."""
     if generator is not None or group_size(group) == 1:
         return generator
     seed = torch.randint(2**62, (1,), device=device)  # where the group can send it from
