@@ -50,7 +50,7 @@ class Table:
 
 
 def show(tables: Iterable[Table], save: str) -> None:
-    """Print each table as soon as it is there; at the end write all to the file `save`, if named."""
+    """Print each table as soon as it is there; at the end write all to `save`, if given."""
     found = []
     for table in tables:
         print(f"\n{table.text()}", flush=True)
