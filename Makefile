@@ -16,6 +16,7 @@ TRAINER = $(if $(filter bert%,$(MODEL) $(notdir $(RESUME))),step06_bert_layernor
 MINE_OPTIONS = $(if $(STEPS),--steps $(STEPS)) $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(RUN),--run "$(RUN)") $(ARGS)
 TP = 2
 DP = 1
+PEERS = fairscale megatron-core deepspeed
 # Ranks set their own number of threads. Those that are asked to end have half a minute to save.
 TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 	--nproc-per-node $(shell expr $(TP) '*' $(DP)) --shutdown-timeout 30
@@ -23,16 +24,18 @@ TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone \
 PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter command line,$(origin DP)),--dp $(DP))
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-.PHONY: help setup data train train-step1 sample evaluate export finetune figure7 plan grid512 grid trajectories \
-	test lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 figures bench-single \
-	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor \
-	mutants certificate log room setup-offline clean FORCE
+.PHONY: help setup data train train-step1 sample evaluate export finetune figure6 figure7 paper plan \
+	grid512 grid trajectories test lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 \
+	figures bench hint solution play progress doctor mutants certificate log room setup-offline \
+	clean FORCE
 
 help:  ## this list
 	@echo "make train and make test are all you need; the rest is here when you want it."
 	@echo
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -e 's/:.*##/:/' | awk -F: '{printf "  make %-14s%s\n", $$1, $$2}'
 	@echo "  make test-step1    the tests of one step"
+	@echo "  make bench-single  one benchmark; the others: bert parallel loss endtoend training"
+	@echo "                     ablation pipeline plan growth"
 	@echo "  the workshop (workshop/README.md), for step 2 and exercise 2.4, say:"
 	@echo "  make exercise-step2 | check-step2 | watch-step2 | progress | doctor"
 	@echo "  make play EX=2.4   | hint EX=2.4 | solution EX=2.4"
@@ -157,23 +160,24 @@ write-gpt2: .venv/ready  ## a downloaded GPT-2 writes on TP=2 ranks: WEIGHTS=fol
 figures: .venv/ready  ## draw the chapters' pictures again
 	@$(PY) -m step02_mlp_parallel.figure
 
-bench-single: .venv/ready  ## the training step against transformers' GPT-2
-	@$(PY) -m benchmarks.single $(ARGS)
+# Everything is measured side by side with other packages; one that can't be had is named in the tables.
+.venv/bench-ready: .venv/ready
+	@$(PY) -m pip install --quiet --constraint constraints.txt --editable ".[bench]" || \
+		for p in $(PEERS); do $(PY) -m pip install --quiet --constraint constraints.txt "$$p" || \
+		echo "$$p can't be installed here; the tables will say so"; done
+	@touch $@
 
-bench-setup: .venv/ready  ## install the packages that benchmarks compare with
-	@$(PY) -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+bench: .venv/bench-ready  ## all benchmarks: benchmarks/RESULTS.md and plots; ARGS="--only loss,growth"
+	@$(PY) -m benchmarks.everything $(ARGS)
 
-bench-parallel: bench-setup  ## the parallel MLP against other implementations, and weak scaling
-	@$(PY) -m benchmarks.parallel $(ARGS)
+bench-%: .venv/bench-ready
+	@$(PY) -m benchmarks.$* $(ARGS)
 
-bench-loss: bench-setup  ## the vocabulary-parallel loss against other implementations
-	@$(PY) -m benchmarks.loss $(ARGS)
+figure6: .venv/ready  ## three sizes of GPT-2, the same steps: who has the lower perplexity?
+	@$(PY) -m benchmarks.paper.figure6 $(RUN_OPTION)
 
-bench-train: .venv/ready  ## weak scaling of the whole training step, TP = 2 and DP = 2
-	@$(PY) -m benchmarks.training $(ARGS)
-
-bench-plan: .venv/ready  ## the planner against memory and time of real steps on this machine
-	@$(PY) -m benchmarks.plan $(ARGS)
+paper: .venv/ready  ## docs/paper.md: the paper's tables and figures beside this repository's
+	@$(PY) -m benchmarks.paper $(ARGS)
 
 clean:  ## remove .venv, data and caches; runs stay
 	rm -rf .venv data .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,11 +13,10 @@ timed both so and with step 1's `keep_freed_memory`, as the training programs ha
 from __future__ import annotations
 
 import json
-import os
-import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,8 @@ from step04_embeddings_loss import padded_vocab_size
 from step04_embeddings_loss.vocab import words_of
 
 from .loss_peers import Step, of_hidden, of_logits
-from .parallel import own_core, quartiles
+from .parallel import own_core
+from .report import Table, beside, show, slower_rank
 
 TP = 2
 RUNS = (  # where it starts, whether malloc keeps freed memory, what to print
@@ -50,6 +50,8 @@ class Options:
     tokens: int = 2048
     vocab: int = 50257
     hidden: int = 768
+    save: str = ""
+    """Also write the tables as JSON into this file."""
 
 
 class Case:
@@ -146,28 +148,32 @@ def peak_mib(case: Case, step: Step) -> float:
     return highest / 2**20
 
 
-def main(options: Options) -> None:
-    print(
-        f"torch {torch.__version__}, gloo, TP = {TP}, one thread a rank, {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f}\n{options.tokens:,} tokens, vocabulary {options.vocab:,}, "
-        f"hidden {options.hidden}, float32, forward + backward"
-    )
+def tables(options: Options) -> Iterator[Table]:
     peaks = {kind: run_ranks(remembered, TP, kind, options, timeout=3600) for kind, _, _ in RUNS}
     for kind, keep, what in RUNS:
         ranks = run_ranks(timed, TP, kind, keep, options, timeout=3600)
-        seconds = {
-            name: [max(pair) for pair in zip(*(r["seconds"][name] for r in ranks), strict=True)]
-            for name in ranks[0]["seconds"]
-        }
-        print(f"\nfrom {what}\n{'time':>29}{'peak':>13}")
-        for name, row in seconds.items():
-            ratios = [a / b for a, b in zip(row, seconds["ours"], strict=True)]
-            text = "" if name == "ours" else f"   {quartiles(ratios)} times ours"
-            text += "; overwrites the inputs" if name in ranks[0]["changing"] else ""
-            peak = max(rank[name] for rank in peaks[kind])
-            print(f"  {name:<16}{statistics.median(row) * 1e3:8.0f} ms{peak:9.1f} MiB{text}")
-        for name, reason in ranks[0]["missing"].items():
-            print(f"  {name:<16} not installed: {reason} (make bench-setup)")
+        seconds = slower_rank([rank["seconds"] for rank in ranks])
+        rows, figures = beside(seconds, ranks[0]["missing"])
+        for row in rows:
+            name = row[0]
+            if name in seconds:
+                figures[f"{name}, MiB"] = max(rank[name] for rank in peaks[kind])
+                row.append(f"{figures[f'{name}, MiB']:.1f}")
+                row.append("yes" if name in ranks[0]["changing"] else "no")
+            else:
+                row += ["-", "-"]
+        yield Table(
+            f"Loss over a cut vocabulary, from {what}",
+            ["", "ms", "times ours", "MiB at the peak", "overwrites its inputs"],
+            rows,
+            f"{options.tokens:,} tokens, vocabulary {options.vocab:,}, hidden {options.hidden}, "
+            f"float32, TP = {TP}, forward + backward",
+            figures,
+        )
+
+
+def main(options: Options) -> None:
+    show(tables(options), options.save)
 
 
 if __name__ == "__main__":

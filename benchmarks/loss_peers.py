@@ -1,6 +1,6 @@
 """The loss of a vocabulary over two ranks: ours and other people's, for `benchmarks/loss.py`.
 
-Installed by `make bench-setup`; a peer that is missing is named in the table, not dropped. Only
+Installed by `make bench`; a peer that is missing is named in the table, not dropped. Only
 ours knows of padding; for the others, and for gathering, its columns hold -inf.
 """
 

@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from step02_mlp_parallel.linear import ColumnParallelLinear
 from step03_attention_parallel import ParallelBlock
 
 from .peers import make_all
+from .report import Table, beside, quartiles, ratios, show, slower_rank
 
 SIZES = ((256, 2, 64), (768, 4, 256))  # hidden, batch, sequence
 # Weak scaling: the work of a rank stays equal, so hidden² / ranks does. 1088² / 2 = 1.003 · 768².
@@ -39,6 +41,8 @@ class Options:
     """Compare the parallel MLP with its peers at TP = 2."""
 
     rounds: int = 25
+    save: str = ""
+    """Also write the tables as JSON into this file."""
 
 
 def own_core() -> None:
@@ -133,49 +137,58 @@ def by_heads(rounds: int) -> dict[int, list[float]]:
     return seconds
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+def tables(options: Options) -> Iterator[Table]:
+    for kind, (hidden, batch, seq) in itertools.product(("MLP", "block"), SIZES):
+        yield beside_peers(kind, hidden, batch, seq, options.rounds)
+    yield weak_scaling(options.rounds)
+    heads = run_ranks(by_heads, 2, options.rounds, timeout=600)[0]
+    rows = [
+        [
+            str(n),
+            f"{statistics.median(row) * 1e3:.1f}",
+            quartiles(ratios(heads[16], row)),
+            f"{TABLE_7[n] / TABLE_7[16]:.2f}",
+        ]
+        for n, row in heads.items()
+    ]
+    yield Table(
+        "The paper's Table 7 in small: one block, hidden 768, batch 4 x 256, TP = 2",
+        ["heads", "ms", "speed, 16 heads = 1", "the paper"],
+        rows,
+        figures={str(n): statistics.median(ratios(heads[16], row)) for n, row in heads.items()},
+    )
+
+
+def beside_peers(kind: str, hidden: int, batch: int, seq: int, rounds: int) -> Table:
+    ranks = run_ranks(versus, 2, kind, hidden, batch, seq, rounds, timeout=600)
+    rows, figures = beside(slower_rank([rank["seconds"] for rank in ranks]), ranks[0]["missing"])
+    title = f"{kind}, hidden {hidden}, batch {batch} x {seq}, TP = 2, forward + backward"
+    return Table(title, ["", "ms", "times ours"], rows, figures=figures)
+
+
+def weak_scaling(rounds: int) -> Table:
+    rows, figures = [], {}
+    for kind in ("MLP", "block"):
+        rates = run_ranks(weak, 2, kind, rounds, timeout=600)[0]
+        cells = [f"{statistics.median(rates[name]):.1f}" for name in rates]
+        for base in ("alone", "beside"):
+            kept = ratios(rates["together"], rates[base])
+            figures[f"{kind} of {base}"] = statistics.median(kept)
+            cells.append(quartiles(kept))
+        rows.append([f"{LAYERS} {kind}s", *cells])
+    return Table(
+        f"Weak scaling, batch 4 x 256, GFLOP/s a rank: hidden {WEAK[1]} on one rank, "
+        f"{WEAK[2]} at TP = 2",
+        ["", "alone", "beside another", "TP = 2", "kept of alone", "kept of beside"],
+        rows,
+        "alone: the other core idle; beside: two ranks that don't know of each other. "
+        "The paper keeps 0.82 of one GPU alone.",
+        figures,
+    )
 
 
 def main(options: Options) -> None:
-    print(f"torch {torch.__version__}, gloo, one thread a rank, {os.cpu_count()} cores")
-    for kind, (hidden, batch, seq) in itertools.product(("MLP", "block"), SIZES):
-        ranks = run_ranks(versus, 2, kind, hidden, batch, seq, options.rounds, timeout=600)
-        seconds = {  # a step is over when the slower rank is
-            name: [max(pair) for pair in zip(*(r["seconds"][name] for r in ranks), strict=True)]
-            for name in ranks[0]["seconds"]
-        }
-        print(f"\n{kind}, hidden {hidden}, batch {batch} x {seq}, TP = 2: forward + backward")
-        for name, row in seconds.items():
-            ratios = [a / b for a, b in zip(row, seconds["ours"], strict=True)]
-            text = "" if name == "ours" else f"   ours is {quartiles(ratios)}x as fast"
-            print(f"  {name:<18}{statistics.median(row) * 1e3:8.2f} ms{text}")
-        for name, reason in ranks[0]["missing"].items():
-            print(f"  {name:<18} not installed: {reason} (make bench-setup)")
-    for kind in ("MLP", "block"):
-        rates = run_ranks(weak, 2, kind, options.rounds, timeout=600)[0]
-        print(f"\nweak scaling, {LAYERS} {kind}s, batch 4 x 256, equal work a rank, GFLOP/s a rank")
-        for name, what in (
-            ("alone", f"hidden {WEAK[1]}, one rank, the other core idle"),
-            ("beside", f"hidden {WEAK[1]}, two ranks that don't know of each other"),
-            ("together", f"hidden {WEAK[2]}, TP = 2"),
-        ):
-            print(f"  {what:<56}{statistics.median(rates[name]):7.1f}")
-        for name, what in (
-            ("alone", "one rank alone (the paper: 0.82)"),
-            ("beside", "the same cores without communication"),
-        ):
-            ratios = [a / b for a, b in zip(rates["together"], rates[name], strict=True)]
-            print(f"  TP = 2 keeps {quartiles(ratios)} of the rate of {what}")
-
-    heads = run_ranks(by_heads, 2, options.rounds, timeout=600)[0]
-    print("\nthe paper's Table 7 in small: one block, hidden 768, batch 4 x 256, TP = 2")
-    print(f"  {'heads':<8}{'here':>12}{'speed, 16 heads = 1':>28}{'the paper':>12}")
-    for n, row in heads.items():
-        speed = quartiles([a / b for a, b in zip(heads[16], row, strict=True)])
-        here = f"{statistics.median(row) * 1e3:.1f} ms"
-        print(f"  {n:<8}{here:>12}{speed:>28}{TABLE_7[n] / TABLE_7[16]:>12.2f}")
+    show(tables(options), options.save)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """The same parallel MLP and block out of other people's layers.
 
-Installed by `make bench-setup`; a peer that is missing is named in the table, not dropped. Each
+Installed by `make bench`; a peer that is missing is named in the table, not dropped. Each
 peer brings column- and row-parallel linear layers; norm, GeLU, SDPA and sums are torch's for all.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 
@@ -87,10 +88,30 @@ def megatron_core(sizes: Sizes) -> nn.ModuleDict:
     )
 
 
+def deepspeed(sizes: Sizes) -> nn.ModuleDict:
+    """DeepSpeed's AutoTP layers, which cut a whole `nn.Linear`."""
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    import deepspeed as package
+    from deepspeed.module_inject.layers import LinearAllreduce, LinearLayer, set_autotp_mode
+
+    # Its shared-memory all-reduce needs a C++ compiler at run time; here all go over gloo.
+    package.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    package.comm.init_distributed("gloo", verbose=False)
+    set_autotp_mode(training=True)
+    group = dist.group.WORLD
+    return nn.ModuleDict(
+        {
+            name: (LinearLayer if kind == "column" else LinearAllreduce)(nn.Linear(i, o), group)
+            for name, (kind, i, o) in sizes.items()
+        }
+    )
+
+
 PEERS: dict[str, Maker] = {
     "DTensor": dtensor,
     "fairscale": fairscale,
     "megatron-core": megatron_core,
+    "DeepSpeed": deepspeed,
 }
 
 

@@ -12,7 +12,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from step05_hybrid_dp.optimizer import clip_grad_norm_
 from step05_hybrid_dp.time_model import iteration
 
 from .parallel import own_core
+from .report import Table, show
 
 MINI = PAPER_MODELS["gpt2-mini"]
 DEEP = GPTConfig(8192, 256, hidden_size=384, num_layers=6, num_heads=6, dropout=0.0)
@@ -53,6 +54,8 @@ class Options:
     """Hold the planner against measured memory and time."""
 
     rounds: int = 7
+    save: str = ""
+    """Also write the tables as JSON into this file."""
 
 
 def measured(config: GPTConfig, layout: Layout, rounds: int) -> dict[str, float]:
@@ -108,25 +111,40 @@ def most_held(run: Callable[[], Any]) -> int:
     return highest
 
 
-def main(options: Options) -> None:
-    print(f"{'':<24}{'tp x dp':>8}{'memory, MiB':>14}{'planned':>9}{'off':>7}", end="")
-    print(f"{'step, ms':>12}{'planned':>9}{'off':>7}")
+def tables(options: Options) -> Iterator[Table]:
+    rows, figures = [], {}
     for name, config, layout in CASES:
         ranks = run_ranks(
             measured, layout.tp_size * layout.dp_size, config, layout, options.rounds, timeout=600
         )
-        machine = MACHINES["cpu-2core"]
-        rate = min(row["rate"] for row in ranks)
-        machine = dataclasses.replace(machine, peak={"fp32": rate})
-        planned = memory(config, layout, machine).peak - machine.outside
-        found = max(row["bytes"] for row in ranks)
-        seconds, reckoned = (
-            max(row["seconds"] for row in ranks), iteration(config, layout, machine).total
-        )  # fmt: skip
+        machine = dataclasses.replace(
+            MACHINES["cpu-2core"], peak={"fp32": min(row["rate"] for row in ranks)}
+        )
         where = f"{layout.tp_size} x {layout.dp_size}"
-        print(f"{name:<24}{where:>8}{found / 2**20:>14.1f}{planned / 2**20:>9.1f}", end="")
-        print(f"{planned / found - 1:>7.0%}{seconds * 1e3:>12.0f}{reckoned * 1e3:>9.0f}", end="")
-        print(f"{reckoned / seconds - 1:>7.0%}")
+        cells = [name, where]
+        for kind, unit, reckoned in (
+            ("bytes", 2**20, memory(config, layout, machine).peak - machine.outside),
+            ("seconds", 1e-3, iteration(config, layout, machine).total),
+        ):
+            found = max(row[kind] for row in ranks)
+            figures[f"{kind} {name} {where}"] = reckoned / found - 1
+            cells += [
+                f"{found / unit:.0f}",
+                f"{reckoned / unit:.0f}",
+                f"{reckoned / found - 1:+.0%}",
+            ]
+        rows.append(cells)
+    yield Table(
+        "The planner against real training steps on this machine",
+        ["model", "tp x dp", "MiB", "planned", "off", "ms", "planned", "off"],
+        rows,
+        "MiB: all that torch's allocator holds at the peak of a step, on the fullest rank",
+        figures,
+    )
+
+
+def main(options: Options) -> None:
+    show(tables(options), options.save)
 
 
 if __name__ == "__main__":

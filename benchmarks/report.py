@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import torch
 
 from step01_single_gpu.machine import gemm_peak
 from step01_single_gpu.run_folder import write_text
+
+Step = Callable[[], float]
+Seconds = dict[str, list[float]]  # by implementation, one a round
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,40 @@ def quartiles(values: list[float]) -> str:
 def ratios(slow: list[float], fast: list[float]) -> list[float]:
     """Round by round, so that a machine whose speed drifts changes both parts of a ratio."""
     return [a / b for a, b in zip(slow, fast, strict=True)]
+
+
+def beside(
+    seconds: Seconds, missing: dict[str, str] | None = None
+) -> tuple[list[list[str]], dict[str, float]]:
+    """Rows (name, milliseconds, times ours) and the ratios; the missing are named, not dropped."""
+    rows, figures = [], {}
+    for name, row in seconds.items():
+        by = ratios(row, seconds["ours"])
+        figures[name] = statistics.median(by)
+        times = "1" if name == "ours" else quartiles(by)
+        rows.append([name, f"{statistics.median(row) * 1e3:.2f}", times])
+    rows += [[name, "-", f"not here: {reason}"] for name, reason in (missing or {}).items()]
+    return rows, figures
+
+
+def interleaved(steps: dict[str, Step], rounds: int) -> Seconds:
+    """Seconds of each step in each round, after two rounds that are not counted."""
+    seconds: Seconds = {name: [] for name in steps}
+    for i in range(rounds + 2):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if i >= 2:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def slower_rank(ranks: list[Seconds]) -> Seconds:
+    """A step is over when the slower rank is."""
+    return {
+        name: [max(pair) for pair in zip(*(rank[name] for rank in ranks), strict=True)]
+        for name in ranks[0]
+    }
 
 
 def machine() -> str:

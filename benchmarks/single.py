@@ -11,12 +11,10 @@ import dataclasses
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +25,9 @@ from step01_single_gpu.machine import gemm_peak, keep_freed_memory, training_flo
 from step01_single_gpu.optimizer import make_optimizer
 from tests.huggingface import as_huggingface
 
+from .report import Seconds, Step, Table, beside, interleaved, show
+
 BATCH = 16
-Step = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,9 @@ class Options:
     programs: int = 3
     """Runs of each whole program."""
     child: str = ""
-    """Used by the benchmark itself: run "ours" or "theirs" alone."""
+    """Used by the benchmark itself: run "ours" or "transformers" alone."""
+    save: str = ""
+    """Also write the tables as JSON into this file."""
 
 
 def ours(config: GPTConfig, batch: torch.Tensor, *, bf16: bool = False) -> tuple[GPT, Step]:
@@ -93,27 +94,8 @@ def theirs(model: GPT, batch: torch.Tensor) -> Step:
     return step
 
 
-def interleaved(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each step in each round, after two rounds that are not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for i in range(rounds + 2):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if i >= 2:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def ratio(slow: list[float], fast: list[float]) -> str:
-    """Median of the ratios round by round, and their quartiles."""
-    ratios = [a / b for a, b in zip(slow, fast, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return f"{middle:.2f}x ({low:.2f} to {high:.2f})"
-
-
-def compare(config: GPTConfig, rounds: int) -> None:
-    """One line for each of ours, theirs and ours in bf16."""
+def compare(config: GPTConfig, rounds: int) -> Table:
+    """Both in this process, and ours in bf16."""
     torch.manual_seed(0)
     batch = torch.randint(config.vocab_size, (BATCH, config.seq_length + 1))
     exact = dataclasses.replace(config, dropout=0.0)
@@ -124,19 +106,31 @@ def compare(config: GPTConfig, rounds: int) -> None:
     model, our_step = ours(config, batch)
     steps = {"ours": our_step, "transformers": theirs(model, batch)}
     steps["ours, bf16"] = ours(config, batch, bf16=True)[1]
-    seconds = interleaved(steps, rounds)
+    title = f"Training step in one process, dropout {config.dropout}"
+    return training_table(title, config, BATCH, interleaved(steps, rounds))
+
+
+def training_table(
+    title: str, config: GPTConfig, batch: int, seconds: Seconds, *, predicted: float = 1.0
+) -> Table:
+    """With tokens a second, and the share of this machine's float32 GEMM rate that the GEMMs which
+    are needed come to; `predicted`: the share of places that need logits."""
+    rows, figures = beside(seconds)
     peak = gemm_peak(torch.device("cpu"), torch.float32)
-    flops = training_flops(config, BATCH * config.seq_length)
-    print(f"\none process, dropout {config.dropout}: float32 GEMM peak {peak / 1e9:.0f} GFLOP/s")
-    for name, row in seconds.items():
-        median = statistics.median(row)
-        print(
-            f"  {name:<14}{median * 1e3:7.0f} ms"
-            f"{BATCH * config.seq_length / median:9,.0f} tokens/s"
-            f"{flops / median / peak:7.0%} of that peak"
-        )
-    print(f"  ours is {ratio(seconds['transformers'], seconds['ours'])} transformers' speed")
-    print(f"  bf16 is {ratio(seconds['ours'], seconds['ours, bf16'])} our float32")
+    tokens = batch * config.seq_length
+    for cells, (name, row) in zip(rows, seconds.items(), strict=True):
+        work = training_flops(config, tokens, predicted=predicted)
+        rate = work / statistics.median(row)
+        figures[f"{name}, of the peak"] = rate / peak
+        cells += [f"{tokens / statistics.median(row):,.0f}", f"{rate / peak:.0%}"]
+    return Table(
+        f"{title}: {config.num_layers} layers, hidden {config.hidden_size}, vocabulary "
+        f"{config.vocab_size:,}, batch {batch} x {config.seq_length}",
+        ["", "ms", "times ours", "tokens/s", "of the GEMM peak"],
+        rows,
+        f"GEMM peak: {peak / 1e9:.0f} GFLOP/s in float32",
+        figures,
+    )
 
 
 def child(name: str, config: GPTConfig, rounds: int) -> None:
@@ -145,7 +139,7 @@ def child(name: str, config: GPTConfig, rounds: int) -> None:
         keep_freed_memory()
     batch = torch.randint(config.vocab_size, (BATCH, config.seq_length + 1))
     model, step = ours(config, batch)
-    if name == "theirs":
+    if name == "transformers":
         step = theirs(model, batch)
     seconds = interleaved({name: step}, rounds)[name]
     print(json.dumps({"seconds": statistics.median(seconds), "mib": peak_mib()}))
@@ -160,38 +154,39 @@ def peak_mib() -> float:
     return int(line.split()[1]) / 2**10
 
 
-def programs(options: Options) -> None:
+def programs(options: Options) -> Table:
     """Both as whole programs, in turn."""
-    found: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+    found: dict[str, list[dict[str, float]]] = {"ours": [], "transformers": []}
     for _ in range(options.programs):
         for name, rows in found.items():
             command = [sys.executable, "-m", "benchmarks.single", "--child", name]
             command += ["--rounds", str(options.rounds)]
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             rows.append(json.loads(output.splitlines()[-1]))
-    print("\nwhole programs, dropout 0.1 (ours with its malloc settings)")
-    for name, rows in found.items():
-        seconds = statistics.median(row["seconds"] for row in rows)
-        size = statistics.median(row["mib"] for row in rows)
-        print(f"  {name:<14}{seconds * 1e3:7.0f} ms {size:9,.0f} MiB at the peak")
-    pairs = [[row["seconds"] for row in found[name]] for name in ("theirs", "ours")]
-    print(f"  ours is {ratio(*pairs)} transformers' speed")
+    table, figures = beside({n: [row["seconds"] for row in rows] for n, rows in found.items()})
+    for cells, (name, rows) in zip(table, found.items(), strict=True):
+        figures[f"{name}, MiB"] = statistics.median(row["mib"] for row in rows)
+        cells.append(f"{figures[f'{name}, MiB']:,.0f}")
+    return Table(
+        "The same as whole programs, dropout 0.1 (ours with its malloc settings)",
+        ["", "ms", "times ours", "MiB at the peak"],
+        table,
+        figures=figures,
+    )
+
+
+def tables(options: Options) -> Iterator[Table]:
+    config = PAPER_MODELS["gpt2-mini"]
+    for dropout in (0.1, 0.0):
+        yield compare(dataclasses.replace(config, dropout=dropout), options.rounds)
+    yield programs(options)
 
 
 def main(options: Options) -> None:
-    config = PAPER_MODELS["gpt2-mini"]
     if options.child:
-        child(options.child, config, options.rounds)
-        return
-    print(
-        f"{config.num_layers} layers, hidden {config.hidden_size}, vocabulary "
-        f"{config.vocab_size:,}, batch {BATCH} x {config.seq_length}; torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, {platform.machine()}, "
-        f"{torch.backends.cpu.get_cpu_capability()}"
-    )
-    for dropout in (0.1, 0.0):
-        compare(dataclasses.replace(config, dropout=dropout), options.rounds)
-    programs(options)
+        child(options.child, PAPER_MODELS["gpt2-mini"], options.rounds)
+    else:
+        show(tables(options), options.save)
 
 
 if __name__ == "__main__":

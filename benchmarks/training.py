@@ -1,8 +1,9 @@
-"""Weak scaling of the whole training step (`make bench-train`).
+"""Weak scaling of the whole training step (`make bench-training`).
 
 Two gloo ranks with a core each. A round is: rank 0 alone, with the other core idle; both ranks for
 themselves, without communication; DP = 2, the same model on twice the batch; TP = 2, a model of
-twice the weights in its matrices. Equal work a rank; a step is forward, backward, reductions,
+twice the weights in its matrices; TP = 2 on the same model (strong scaling, the paper's Table 8).
+But for the last, equal work a rank; a step is forward, backward, reductions,
 clipping and AdamW, by step 5's own code.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +29,15 @@ from step04_embeddings_loss import ParallelGPT
 from step05_hybrid_dp.ddp import DataParallel
 from step05_hybrid_dp.optimizer import clip_grad_norm_
 
-from .parallel import own_core, quartiles
+from .parallel import own_core
+from .report import Table, quartiles, ratios, show
 
 ROWS, SEQ = 4, 256  # of a rank
 ALONE = GPTConfig(8192, SEQ, hidden_size=512, num_layers=4, num_heads=8, dropout=0.0)
 # 728² / 2 = 1.01 · 512²; heads of 91 and 64 numbers. The vocabulary stays, cut in two.
 WIDE = dataclasses.replace(ALONE, hidden_size=728)
-PAPER = {"TP = 2": 0.82, "DP = 2": 0.96}  # figure 5: 2 GPUs; 64-way data parallel against none
+# Figure 5: 2 GPUs; 64-way data parallel against none. Table 8: 1.64 times as fast on 2 GPUs.
+PAPER = {"TP = 2": 0.82, "DP = 2": 0.96, "TP = 2, same model": 0.82}
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Options:
     """Compare one rank's rate alone with its rate among two."""
 
     rounds: int = 15
+    save: str = ""
+    """Also write the tables as JSON into this file."""
 
 
 class Step:
@@ -78,9 +84,11 @@ def rates(rounds: int) -> dict[str, list[float]]:
         "alone": Step(ALONE, None, None),
         "DP = 2": Step(ALONE, None, world),
         "TP = 2": Step(WIDE, world, None),
+        "TP = 2, same model": Step(ALONE, world, None),
     }
     steps["beside"] = steps["alone"]
-    found: dict[str, list[float]] = {name: [] for name in ("alone", "beside", "DP = 2", "TP = 2")}
+    order = ("alone", "beside", "DP = 2", "TP = 2", "TP = 2, same model")
+    found: dict[str, list[float]] = {name: [] for name in order}
     for i in range(rounds + 2):
         for name, row in found.items():
             dist.barrier()
@@ -92,16 +100,30 @@ def rates(rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def main(options: Options) -> None:
+def tables(options: Options) -> Iterator[Table]:
     found = run_ranks(rates, 2, options.rounds, timeout=1200)[0]
-    print(f"torch {torch.__version__}, gloo, one thread a rank; {ROWS} x {SEQ} tokens a rank")
-    print(f"whole training step, hidden {ALONE.hidden_size} (TP = 2: {WIDE.hidden_size}), 4 layers")
+    rows, figures = [], {}
     for name, row in found.items():
-        print(f"  {name:<8}{statistics.median(row):8.1f} GFLOP/s a rank")
-    for name, paper in PAPER.items():
+        cells = [name, f"{statistics.median(row):.1f}"]
         for base in ("alone", "beside"):
-            kept = quartiles([a / b for a, b in zip(found[name], found[base], strict=True)])
-            print(f"  {name} keeps {kept} of the rate {base} (the paper: {paper})")
+            kept = ratios(row, found[base])
+            figures[f"{name} of {base}"] = statistics.median(kept)
+            cells.append(quartiles(kept) if name in PAPER else "")
+        rows.append([*cells, f"{PAPER[name]:.2f}" if name in PAPER else ""])
+    yield Table(
+        f"Weak scaling of the whole training step, hidden {ALONE.hidden_size} "
+        f"(TP = 2: {WIDE.hidden_size}), 4 layers, {ROWS} x {SEQ} tokens a rank",
+        ["", "GFLOP/s a rank", "of a rank alone", "of one beside another", "the paper"],
+        rows,
+        "beside: two ranks that compute at the same time, each for itself. "
+        f"Strong scaling: the same model is {2 * figures['TP = 2, same model of alone']:.2f} times "
+        "as fast on two ranks (the paper: 1.64).",
+        figures,
+    )
+
+
+def main(options: Options) -> None:
+    show(tables(options), options.save)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tqdm import tqdm
 
 from step01_single_gpu.programs import pick_device
 from step02_mlp_parallel.launch import join_torchrun
@@ -33,6 +34,8 @@ def join(device: str, timeout: float) -> torch.device:
     # One queue for kernels and communication: an all-reduce that was started before a GEMM then
     # runs before it, which is what hides it behind the GEMM.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    # tqdm's own lock is a semaphore of the system, which a rank that is ended leaves behind.
+    tqdm.set_lock(threading.RLock())
     if "LOCAL_RANK" not in os.environ:
         return pick_device(device)
     watch_launcher()

@@ -139,6 +139,7 @@ def _training(options: Options, tp: int, dp: int, run: Path) -> TrainOptions:
         run=run,
         rng="invariant",
         precision="fp32",
+        lr=5e-4,  # calm: with few tokens a batch, the default rate makes the loss jump
         warmup=5,
         valid_every=options.steps,
         checkpoint_every=options.steps,
