@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,20 +50,28 @@ class Event:
 def recorded() -> Iterator[list[Event]]:
     """A list that holds this rank's events, sorted by start, once the `with` is closed.
 
-    An all-reduce lasts until its peers have come too. Ranks start their clocks together.
+    An all-reduce lasts until its peers have come too. All times are from rank 0's start, by the
+    time of day: ranks leave a barrier milliseconds apart, and would seem to send before they meet.
     """
     events: list[Event] = []
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         if dist.is_initialized():
             dist.barrier()  # behind the profiler's start, which takes some ranks longer
-        with record_function("clock"):
-            pass
+        seen = []
+        for _ in range(5):  # the quickest look at the time of day tells it best
+            with record_function("clock"):
+                seen.append(time.time())
         yield events
-    (zero,) = (e.time_range.start for e in profiler.events() if e.name == "clock")
+    marks = [e.time_range for e in profiler.events() if e.name == "clock"]
+    began, zero = min(zip(seen, marks, strict=True), key=lambda pair: pair[1].elapsed_us())
+    first = torch.tensor(began, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.broadcast(first, 0)
+    late = 1e6 * (began - first.item()) - zero.start
     for e in profiler.events():
         kind = next((kind for part, kind in KINDS if part in e.name), None)
-        if kind is not None and e.time_range.start >= zero:
-            start, end = (t - zero for t in (e.time_range.start, e.time_range.end))
+        if kind is not None and e.time_range.start >= zero.start:
+            start, end = (t + late for t in (e.time_range.start, e.time_range.end))
             events.append(Event(kind, e.name, start, end))
     events.sort(key=lambda event: event.start)
 

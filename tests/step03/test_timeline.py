@@ -19,6 +19,10 @@ def test_a_real_run_shows_figure_4(tmp_path: Path) -> None:
         assert gemms.count(False) == 8, "two for each of them"
         assert sum(e.kind == "attention" for e in events) >= 2
         assert all(e.end >= e.start for e in events)
+    for one, other in zip(*([e for e in r if e.kind == "all-reduce"] for r in ranks), strict=True):
+        assert max(one.start, other.start) < min(one.end, other.end) + 200, (
+            "ranks meet in an all-reduce"
+        )
     trace = json.loads(chrome_trace(ranks))["traceEvents"]
     assert {row["pid"] for row in trace} == {"rank 0", "rank 1"}
     assert all(row["ph"] == "X" and row["dur"] >= 0 for row in trace)
