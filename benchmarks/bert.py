@@ -91,7 +91,7 @@ def training_step(model: Any, loss_of: Any) -> Step:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return float(loss)
+        return float(loss.item())
 
     return step
 

@@ -98,7 +98,7 @@ def own_mib() -> float:
 
 
 def by_ranks(options: Options) -> Table:
-    warm_up("torch._dynamo", "benchmarks.growth")
+    warm_up("torch._dynamo")
     run_ranks(own_mib, 2)  # the server is there
     rows = []
     figures: dict[str, float] = {}

@@ -99,8 +99,10 @@ class Memory:
     """What all blocks keep for backward; with recompute, their inputs alone."""
     block: float
     """One block in full: with recompute, what exists while a block runs again."""
+    logits: float
+    """A chunk of them. It is gone when backward begins, and so never meets `block`."""
     loss: float
-    """A chunk of logits, the loss's gradients (made in forward), the last norm."""
+    """The loss's gradients (made in forward), the last norm."""
     outside: float
     gradients_stay: bool
     """Buckets of data parallelism or accumulation keep them from step to step."""
@@ -114,9 +116,10 @@ class Memory:
         """
         always = self.parameters + self.optimizer + self.outside
         start = self.activations + self.loss
+        passing = max(self.logits, self.block)
         if self.gradients_stay:
-            return always + self.gradients + start + self.block
-        return always + max(start, self.gradients) + self.block
+            return always + self.gradients + start + passing
+        return always + max(start + passing, self.gradients + self.block)
 
 
 def fits(held: Memory, machine: Machine) -> bool:
@@ -145,7 +148,8 @@ def memory(config: GPTConfig, layout: Layout, machine: Machine) -> Memory:
         optimizer=count * moments,
         activations=embedding + layers * (stream if layout.recompute else block + copies),
         block=block + copies if layout.recompute else 0.0,
-        loss=LOGITS_CHUNK + 2 * words * width + 4 * stream,
+        logits=LOGITS_CHUNK,
+        loss=2 * words * width + 4 * stream,
         outside=machine.outside,
         gradients_stay=layout.dp_size > 1 or layout.micro_batches > 1,
     )

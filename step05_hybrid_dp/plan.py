@@ -25,6 +25,7 @@ PARTS = {
     "optimizer": "optimizer",
     "activations": "activations kept",
     "block": "one block run again",
+    "logits": "a chunk of logits (earlier)",
     "loss": "loss and embedding gradients",
     "outside": "CUDA, NCCL, Python",
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -172,6 +173,8 @@ def one_process(
     """This process's share of the runs, one line each in a file of its own."""
     rank, n = dist.get_rank(), dist.get_world_size()
     own = missing[rank::n]
+    # tqdm's own lock is a semaphore of the system, which a process that is ended leaves behind.
+    tqdm.set_lock(threading.RLock())
     with (
         open(folder / f"runs-{rank}.jsonl", "a", encoding="utf-8") as file,
         tqdm(

@@ -16,7 +16,7 @@ import tyro
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted(
-    [ROOT / "README.md", *ROOT.glob("step0*/README.md"), *ROOT.glob("[emw]*/README.md")]
+    [ROOT / "README.md", *ROOT.glob("step0*/README.md"), *ROOT.glob("[bemw]*/README.md")]
 )
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -103,7 +103,7 @@ def test_launch_scripts_of_a_cluster_have_options_that_exist() -> None:
                 assert taken.training_script == "step05_hybrid_dp.train"
                 parsed(taken.training_script, taken.training_script_args)
                 found += 1
-    assert found == 2
+    assert found == 3
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda p: p.parent.name)

@@ -96,8 +96,15 @@ def test_the_peak_counts_gradients_that_stay() -> None:
     assert once.activations > once.gradients
     assert twice.peak == spread.peak == once.peak + once.gradients
     assert once.peak == (
-        once.parameters + once.optimizer + once.activations + once.loss + once.outside
+        once.parameters + once.optimizer + once.activations + once.loss + once.logits + once.outside
     )
+
+
+def test_a_chunk_of_logits_and_a_block_run_again_are_never_there_together() -> None:
+    held = memory(SMALL, Layout(1, 2, 8, 16, recompute=True), V100)
+    always = held.parameters + held.optimizer + held.gradients + held.outside
+    assert held.block > held.logits > 0
+    assert held.peak == always + held.activations + held.loss + held.block
 
 
 def test_recompute_and_smaller_micro_batches_save_memory() -> None:
