@@ -20,8 +20,9 @@ from step06_bert_layernorm import (
     from_huggingface_bert,
     to_huggingface_bert,
 )
+from step06_bert_layernorm.heads import Batch, Classifier, SpanReader
 from step06_bert_layernorm.huggingface import bert_config
-from step06_bert_layernorm.pretrained import minilm, read_bert, write_bert
+from step06_bert_layernorm.pretrained import minilm, read_bert, write_bert, write_finetuned
 from step06_bert_layernorm.wordpiece import bert_wordpiece
 from tests.compare import assert_close
 from tests.equivalence import random_state
@@ -174,6 +175,40 @@ def test_what_is_written_opens_in_transformers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not convertible"):
         write_bert(tmp_path / "no", CONFIG, BERT(BertConfig(41, 16, 24, 3, 4)).state_dict())
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "scores", "texts"),
+    [
+        ("BertForSequenceClassification", 3, 1),
+        ("BertForMultipleChoice", 1, 3),
+        ("BertForQuestionAnswering", 2, 1),
+    ],
+)
+def test_a_fine_tuned_model_opens_in_transformers(
+    kind: str, scores: int, texts: int, tmp_path: Path
+) -> None:
+    """Encoder and head: the same logits. (Of a span, at places where it may be.)"""
+    import transformers
+
+    spans, bert = kind == "BertForQuestionAnswering", BERT(CONFIG, heads=False)
+    ours: Any = SpanReader(bert) if spans else Classifier(bert, scores)
+    ours.load_state_dict(random_state(ours, 4))
+    assert write_finetuned(tmp_path, CONFIG, ours.state_dict(), kind) == kind
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path).eval()
+    flat = rows(CONFIG)
+    real = flat["padding_mask"]
+    rows_of_texts = [t.unflatten(0, (-1, texts)) for t in flat.values()]
+    with torch.no_grad():
+        found = ours.eval()(Batch(*rows_of_texts, torch.zeros(3, 1), real if spans else None))
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        given = flat.values() if texts == 1 else rows_of_texts
+        out = theirs(**{name: t.long() for name, t in zip(names, given, strict=True)})
+    if spans:
+        assert_close(found[:, 0][real], out.start_logits[real], 1e-5)
+        assert_close(found[:, 1][real], out.end_logits[real], 1e-5)
+    else:
+        assert_close(found[:, 0], out.logits, 1e-5)
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
