@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,15 +122,19 @@ def _borders(max_ngram: int) -> list[float]:
 def words_and_room(word_ids: Sequence[int | None], max_ngram: int) -> tuple[list[Span], list[int]]:
     """The words as spans of tokens, and how many words from each on, up to `max_ngram`, are in one
     piece: a special token between them ends it."""
-    ids = np.array([None, *word_ids, None], dtype=np.float64)  # None becomes NaN, unlike itself
-    here, real = ids[1:-1], ~np.isnan(ids)
-    firsts = np.flatnonzero(real[1:-1] & (here != ids[:-2]))
-    ends = np.flatnonzero(real[1:-1] & (here != ids[2:])) + 1
-    number = np.arange(len(firsts))
-    last_words = np.flatnonzero(~real[ends + 1])  # of each piece
-    left = last_words[np.searchsorted(last_words, number)] - number + 1
-    room: list[int] = np.minimum(left, max_ngram).tolist()
-    return list(zip(firsts.tolist(), ends.tolist(), strict=True)), room
+    words: list[Span] = []
+    room: list[int] = []
+    first, before = 0, None
+    for i, word in enumerate((*word_ids, None)):
+        if word == before:
+            continue
+        if before is not None:
+            words.append((first, i))
+        if word is None:  # the end of a piece
+            room += [max_ngram] * (len(words) - len(room))
+            occupy(room, len(room), 0)
+        first, before = i, word
+    return words, room
 
 
 def first_fit(places: list[int], room: list[int], n: int) -> tuple[int, int]:

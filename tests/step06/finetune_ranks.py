@@ -20,7 +20,7 @@ from step02_mlp_parallel.sharding import cuts
 from step02_mlp_parallel.wire import Group
 from step03_attention_parallel import RNGTracker
 from step05_hybrid_dp import Grid, checkpoint, clip_grad_norm_
-from step06_bert_layernorm import BERT, BertConfig, ParallelBERT, finetune
+from step06_bert_layernorm import BERT, BertConfig, ParallelBERT, finetune, finetune_report
 from step06_bert_layernorm.finetune_options import Options
 from step06_bert_layernorm.finetune_step import Place, backward_rows, predict
 from step06_bert_layernorm.heads import Classifier, SpanReader
@@ -97,8 +97,10 @@ def _of(model: nn.Module) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def run(options: Options) -> Path:
+def run(options: Options, plotted: bool = True) -> Path:
     """The program, as every rank runs it, without torchrun."""
+    if not plotted:  # to load matplotlib takes longer than all the rest
+        finetune_report.plot_curve = lambda *_: None  # type: ignore[assignment]
     return finetune.main(dataclasses.replace(options, device="cpu"))
 
 
@@ -127,7 +129,7 @@ def stopped(options: Options, after: int, writing: str = "seed-1") -> int:
 
     finetune.backward_rows, checkpoint._write = one_step, write_and_stop  # type: ignore[assignment]
     with contextlib.suppress(KeyboardInterrupt):
-        run(options)
+        run(options, plotted=False)
     return taken
 
 

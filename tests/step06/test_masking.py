@@ -40,7 +40,7 @@ def masked(ids: torch.Tensor, word_ids: list[int | None], sample: int) -> tuple[
 def test_shares_over_a_million_tokens() -> None:
     """15 % asked; 80/10/10 by span and by token; lengths ∝ 1/n; all within half a point (lengths:
     one and a half, since the span that crosses the share is more often a short one)."""
-    texts = [text(128, seed) for seed in range(16)]
+    texts = [text(512, seed) for seed in range(16)]
     tokens = asked = samples = 0
     spans, lengths, by_length = Counter[str](), Counter[int](), Counter[tuple[int, str]]()
     of_tokens = Counter[str]()
