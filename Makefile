@@ -12,7 +12,8 @@ TRAIN_OPTIONS = $(if $(MODEL),--model $(MODEL)) $(if $(STEPS),--steps $(STEPS)) 
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) \
 	$(if $(PRECISION),--precision $(PRECISION)) $(if $(RUN),--run "$(RUN)") \
 	$(if $(RESUME),--resume "$(RESUME)") $(ARGS)
-TRAINER = $(if $(filter bert%,$(MODEL) $(notdir $(RESUME))),step06_bert_layernorm.pretrain,step05_hybrid_dp.train)
+# What isn't called a GPT-2 goes to BERT's program: it knows the names of both, also near ones.
+TRAINER = $(if $(filter-out gpt2-%,$(MODEL))$(filter bert%,$(notdir $(RESUME:/=))),step06_bert_layernorm.pretrain,step05_hybrid_dp.train)
 MINE_OPTIONS = $(if $(STEPS),--steps $(STEPS)) $(if $(CORPUS),--corpus "$(CORPUS)") $(if $(RUN),--run "$(RUN)") $(ARGS)
 TP = 2
 DP = 1
@@ -79,7 +80,8 @@ export: .venv/ready  ## the newest run in Hugging Face's form: TO=folder
 finetune: .venv/ready  ## fine-tune a BERT on a task, on TP=2 x DP=1 ranks: TASK=boolq WEIGHTS= DATA= SEEDS=
 	@$(TORCHRUN) -m -- step06_bert_layernorm.finetune --tp $(TP) --dp $(DP) \
 		$(if $(TASK),--task $(TASK)) $(if $(WEIGHTS),--weights "$(WEIGHTS)") \
-		$(if $(DATA),--data "$(DATA)") $(if $(SEEDS),--seeds $(SEEDS)) $(RUN_OPTION)
+		$(if $(DATA),--data "$(DATA)") $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(RESUME),--resume "$(RESUME)") $(RUN_OPTION)
 
 plan: .venv/ready  ## does a model fit, how long will it train? MODEL= TP= DP= MACHINE=
 	@$(PY) -m step05_hybrid_dp.plan $(if $(MODEL),--model $(MODEL)) $(PLAN_LAYOUT) \

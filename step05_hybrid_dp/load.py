@@ -37,9 +37,10 @@ def saved_options(run: Path) -> Options:
     if not path.is_file():
         raise ValueError(f"{run} is not a run folder: it has no config.json")
     values = json.loads(path.read_text(encoding="utf-8"))
-    if values["model"] not in Options.models:
+    name = values.get("model", values.get("task"))  # a fine-tuned run says its task
+    if name not in Options.models:
         raise ValueError(
-            f"{run} is a run of {values['model']}, which is no GPT-2. A BERT's run opens with make "
+            f"{run} is a run of {name}, which is no GPT-2. A BERT's run opens with make "
             "evaluate and make export; it doesn't write (its guesses are in sample.txt)"
         )
     return Options(**{**values, "root": Path(values["root"]), "run": None, "resume": None})

@@ -1,6 +1,7 @@
 """`python -m step06_bert_layernorm.evaluate`: score a run of any model (`make evaluate`).
 
-A GPT-2's run by step 1's program; a BERT's by its masked words and sentence order.
+A GPT-2's run by step 1's program; a BERT's by its masked words and sentence order; a fine-tuned
+one's by its task.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from step01_single_gpu.scoring import unigram_loss
 from step05_hybrid_dp.load import load_run
 
 from .examples import Batch
+from .finetune_load import evaluate_finetuned, is_finetuned
 from .load import is_bert_run, load_bert_run
 from .pretrain import held_out, report
 from .scoring import score
@@ -24,7 +26,8 @@ from .scoring import score
 
 @dataclass(frozen=True)
 class Options(gpt.Options):
-    """Score a trained GPT-2 on held-out text, Wikipedia and LAMBADA; a BERT on held-out pairs."""
+    """Score a trained GPT-2 on held-out text, Wikipedia and LAMBADA; a BERT on held-out pairs,
+    or on the task that it was fine-tuned for."""
 
     examples: int = 2048
     """Of a BERT: how many sentence pairs of the held-out text."""
@@ -34,6 +37,8 @@ def main(options: Options) -> dict[str, object]:
     """The figures, which are printed and stand in the run's evaluation.json."""
     run = options.run or newest_run()
     options = dataclasses.replace(options, run=run)
+    if is_finetuned(run):
+        return evaluate_finetuned(run)
     if not is_bert_run(run):
         return gpt.main(options, load=load_run)
     if options.examples < 1:

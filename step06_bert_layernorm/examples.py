@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,6 +34,17 @@ class Vocabulary:
     cls_id: int
     sep_id: int
     mask_id: int
+
+    @cached_property
+    def special(self) -> NDArray[np.bool_]:
+        """Of each id, whether it belongs to no word: nobody is asked to guess it."""
+        special = {self.pad_id, self.unk_id, self.cls_id, self.sep_id}
+        return np.isin(np.arange(len(self.continues)), list(special))
+
+    @cached_property
+    def begins(self) -> NDArray[np.bool_]:
+        """Of each id, whether a word begins with it."""
+        return ~(np.array(self.continues) | self.special)
 
 
 class Sentences:
@@ -73,18 +85,17 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.document_end)
 
-    def passage(self, first: int, room: int) -> list[list[int]]:
+    def passage(self, first: int, room: int) -> list[NDArray[Any]]:
         """Sentences of one document from `first` on: at least two, then while they fit `room`.
 
-        (From the document's last sentence it goes back by one.)
+        (From the document's last sentence it goes back by one.) Parts of `ids`, to be read only.
         """
         end = int(self.document_end[first])
         first = min(first, end - 2)
         fits = int(np.searchsorted(self.starts, self.starts[first] + room, "right")) - 1
         last = min(max(fits, first + 2), end)
-        ids = self.ids[self.starts[first] : self.starts[last]].tolist()
-        bounds = (self.starts[first : last + 1] - self.starts[first]).tolist()
-        return [ids[begin:stop] for begin, stop in pairwise(bounds)]
+        bounds = self.starts[first : last + 1].tolist()
+        return [self.ids[begin:stop] for begin, stop in pairwise(bounds)]
 
 
 def with_an_order(document: Sequence[Sequence[int]]) -> list[Sequence[int]]:
@@ -114,8 +125,8 @@ def pretraining_example(
     passage = sentences.passage(start, seq_length - 3)
     first, second, label = sop_pair(passage, generator)
     row = pack_pair(
-        [i for sentence in first for i in sentence],
-        [i for sentence in second for i in sentence],
+        np.concatenate(first),
+        np.concatenate(second),
         seq_length,
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
@@ -167,13 +178,8 @@ def pretraining_rows(
 def word_ids_of(tokens: Tensor, vocabulary: Vocabulary) -> list[int | None]:
     """For each token the number of its word, as `tokenizers` gives it; None for special ones, and
     for words that the vocabulary doesn't know: to guess "unknown" teaches nothing."""
-    special = {vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id}
-    continues, number = vocabulary.continues, 0
-    numbers: list[int | None] = []
-    for token in tokens.tolist():
-        if token in special:
-            numbers.append(None)
-        else:
-            number += not continues[token]
-            numbers.append(number)
+    ids = tokens.numpy()
+    numbers: list[int | None] = np.cumsum(vocabulary.begins[ids]).tolist()
+    for place in np.flatnonzero(vocabulary.special[ids]).tolist():
+        numbers[place] = None
     return numbers

@@ -24,7 +24,7 @@ from step01_single_gpu.optimizer import make_optimizer
 from step01_single_gpu.run_folder import Metrics, new_run, write_options
 from step02_mlp_parallel import load_full_state_dict
 from step03_attention_parallel import RNGTracker
-from step05_hybrid_dp.agreement import Agreed, World, rank_zero, together
+from step05_hybrid_dp.agreement import Agreed, Layout, World, rank_zero, together
 from step05_hybrid_dp.grid import Grid, check_world
 from step05_hybrid_dp.optimizer import clip_grad_norm_
 from step05_hybrid_dp.options import check_same
@@ -33,8 +33,9 @@ from step05_hybrid_dp.start import join, run_ranked
 
 from .config import BertConfig
 from .finetune_open import Opened, fetch, ready
-from .finetune_options import Options, check_layout
+from .finetune_options import Options, check_layout, resumed
 from .finetune_report import report
+from .finetune_seeds import load_seed, metrics_of, save_seed, saved_seeds
 from .finetune_step import Context, Place, backward_rows, linear_rate, predict
 from .parallel_bert import ParallelBERT
 from .task_rows import epoch_batches
@@ -46,7 +47,6 @@ class FineTuning:
     """What all seeds share; `metrics` is None on all ranks but the first."""
 
     options: Options
-    grid: Grid
     config: BertConfig
     weights: dict[str, Tensor]
     task: Task
@@ -55,6 +55,11 @@ class FineTuning:
     run: Path
     metrics: Metrics | None
 
+    @property
+    def grid(self) -> Layout:
+        """Who is where."""
+        return self.place.grid
+
 
 def main(options: Options) -> Path:
     """Fine-tune, and return the run's folder."""
@@ -62,6 +67,9 @@ def main(options: Options) -> Path:
     began = time.perf_counter()
     device = join(options.device, options.timeout)
     everyone = World()
+    if options.resume is not None:
+        given = options
+        options = together(everyone, lambda: resumed(given))[everyone.tp_rank]
     check_same(cast(Any, options), everyone)
     for turn in (everyone.tp_rank == 0, os.environ.get("LOCAL_RANK", "0") == "0"):
         together(everyone, partial(fetch, options, turn))  # one rank, then one of each server
@@ -81,12 +89,13 @@ def main(options: Options) -> Path:
     if options.bf16:
         context = partial(torch.autocast, device.type, torch.bfloat16)
     place = Place(grid, pad_id, device, options.micro_batch_size, context)
-    run = rank_zero(grid, lambda: new_run(options.run, options.task))
+    run = options.resume or rank_zero(grid, lambda: new_run(options.run, options.task))
+    done = rank_zero(grid, lambda: saved_seeds(run))
     own: list[Metrics] = []
-    rank_zero(grid, lambda: own.append(Metrics(run)))
+    rank_zero(grid, lambda: own.append(metrics_of(run, done)))
     rank_zero(grid, lambda: write_options(run, options))
     tuning = FineTuning(
-        options, grid, config, weights, task, with_valid(task, options.look_rows), place, run,
+        options, config, weights, task, with_valid(task, options.look_rows), place, run,
         own[0] if own else None,
     )  # fmt: skip
     if own:
@@ -94,7 +103,12 @@ def main(options: Options) -> Path:
         sizes = f"{config.num_layers} layers of {config.hidden_size}, tp {tp} × dp {dp}"
         print(*remarks, f"{options.task}: {rows}; {sizes}, run {run}", sep="\n")
     seeds = range(options.seed, options.seed + options.seeds)
-    logits = [train(tuning, seed) for seed in seeds]
+    try:
+        logits = [answers(tuning, seed, finished=seed in done) for seed in seeds]
+    except KeyboardInterrupt:
+        if own:
+            print(f"stopped; finished seeds are kept, go on with: --resume {run}")
+        raise
     rank_zero(
         grid,
         lambda: report(
@@ -129,14 +143,30 @@ def built(tuning: FineTuning, seed: int) -> tuple[nn.Module, RNGTracker]:
         return tuning.task.model(bert, seed=seed, dropout=rng.dropout), rng
 
 
-def train(tuning: FineTuning, seed: int) -> Tensor:
-    """Train with this seed; returns the logits of the held-out rows, the same on all ranks.
+def answers(tuning: FineTuning, seed: int, *, finished: bool) -> Tensor:
+    """Logits of the held-out rows by this seed's model, trained and saved now or before; the same
+    on all ranks. Errors as `train`, `save_seed` and `load_seed`."""
+    t = tuning
+    torch.manual_seed(seed)
+    model, rng = built(t, seed)
+    if finished:
+        step = load_seed(t.run, seed, model, t.grid)
+    else:
+        step = train(t, seed, model, rng)
+        save_seed(t.run, seed, model, step, t.grid)
+    logits = predict(model, t.task.valid, t.place)
+    if t.metrics is not None:  # the curve's last point, of the same rows as the others
+        last = looked(t.look, logits[: len(t.look.valid)])
+        t.metrics.add(step=step, seed=seed, look=last)
+    return logits
+
+
+def train(tuning: FineTuning, seed: int, model: nn.Module, rng: RNGTracker) -> int:
+    """Train this seed's model; returns how many steps that took.
 
     Raises ValueError for a loss that isn't finite, and RuntimeError if replicas part.
     """
     t, options, settings = tuning, tuning.options, tuning.options.settings
-    torch.manual_seed(seed)
-    model, rng = built(t, seed)
     optimizer = make_optimizer(model, weight_decay=options.weight_decay)
     lengths = [row.length for row in t.task.train]
     steps = [
@@ -175,11 +205,7 @@ def train(tuning: FineTuning, seed: int) -> Tensor:
             bar.set_postfix_str(f"loss {loss:.3f}{shown}", refresh=False)
             bar.update()
     together(t.grid, lambda: compare_replicas(model, t.grid))
-    logits = predict(model, t.task.valid, t.place)
-    if t.metrics is not None:  # the curve's last point, of the same rows as the others
-        last = looked(t.look, logits[: len(t.look.valid)])
-        t.metrics.add(step=len(steps), seed=seed, look=last)
-    return logits
+    return len(steps)
 
 
 def looked(look: Task, logits: Tensor) -> float:

@@ -48,7 +48,7 @@ def fetch(options: Options, turn: bool) -> None:
 def ready(options: Options) -> Opened:
     """Read it all. Errors as those of the readers, `check_positions` and `make_task`."""
     downloads = options.root / "downloads"
-    config, weights, tokenizer = pretrained(options.weights or minilm(downloads))
+    config, weights, tokenizer = pretrained(folder_of(options))
     config = dataclasses.replace(config, dropout=options.dropout)
     seq_length = check_positions(options, config, tokenizer.get_vocab_size())
     examples, remarks = read_examples(
@@ -65,6 +65,11 @@ def ready(options: Options) -> Opened:
         options.task, examples, tokenizer, seq_length=seq_length, stride=options.stride
     )
     return Opened(config, weights, task, special_id(tokenizer, "[PAD]"), remarks)
+
+
+def folder_of(options: Options) -> Path:
+    """Where the pretrained BERT and its vocab.txt are."""
+    return options.weights or minilm(options.root / "downloads")
 
 
 def pretrained(folder: Path) -> tuple[BertConfig, dict[str, Tensor], Tokenizer]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from step01_single_gpu.run_folder import resumed_options
+
 from .config import BertConfig
 from .task_examples import OFFICIAL, STAND_INS
 from .task_presets import SIZES, Preset, preset
+
+# A resumed run may have these otherwise; all else would make it another run.
+MAY_CHANGE = ("seeds", "tp", "dp", "micro_batch_size", "timeout", "device", "root")
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,8 @@ class Options:
     """Leave malformed lines of a .tsv out, and count them, in place of an error."""
     tp: int | None = None
     """Tensor-parallel ranks; None is all that there are, over dp."""
-    dp: int = 1
+    dp: int | None = None
+    """Data-parallel ranks; None is 1."""
     rng: Literal["paper", "invariant"] = "paper"
     """How dropout is drawn; invariant is slower, and the same at every layout."""
     bf16: bool = False
@@ -71,6 +78,9 @@ class Options:
     """Where what is fetched is kept."""
     run: Path | None = None
     """Folder of this run; None is the next free runs/<task>-NNN."""
+    resume: Path | None = None
+    """Go on with the run in this folder, with its options: finished seeds stay as they are, one
+    that was interrupted starts again. With a higher --seeds it trains more of them."""
 
     def __post_init__(self) -> None:
         if self.task not in STAND_INS and self.task not in OFFICIAL:
@@ -80,11 +90,11 @@ class Options:
             )
         if self.preset not in ("laptop", *SIZES):
             raise ValueError(f"--preset is {self.preset!r}; it must be laptop or one of {SIZES}")
-        for name in ("batch_size", "epochs", "seq_length", "micro_batch_size", "tp"):
+        for name in ("batch_size", "epochs", "seq_length", "micro_batch_size", "tp", "dp"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} is {value}; it must be at least 1")
-        for name in ("seeds", "stride", "looks", "look_rows", "dp"):
+        for name in ("seeds", "stride", "looks", "look_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("train_rows", "valid_rows"):
@@ -111,6 +121,14 @@ class Options:
         return self.task.startswith("squad")
 
 
+def resumed(given: Options) -> Options:
+    """The options of the run that `given.resume` names, with those given that may change. Raises
+    ValueError as step 1's `resumed_options` does."""
+    options: Options = resumed_options(given, MAY_CHANGE)
+    data, weights = (path and Path(path) for path in (options.data, options.weights))
+    return dataclasses.replace(options, data=data, weights=weights)
+
+
 def check_positions(options: Options, config: BertConfig, vocabulary: int) -> int:
     """The length of a row. Raises ValueError if it is more than the model has positions for, or if
     tokenizer and model have different vocabularies."""
@@ -132,11 +150,12 @@ def check_positions(options: Options, config: BertConfig, vocabulary: int) -> in
 
 def check_layout(options: Options, config: BertConfig, world_size: int) -> tuple[int, int]:
     """(tp, dp). Raises ValueError unless the heads divide by tp. (The grid checks the world.)"""
-    tp = options.tp or max(1, world_size // options.dp)
+    dp = options.dp or 1
+    tp = options.tp or max(1, world_size // dp)
     if config.num_heads % tp:
         works = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
         raise ValueError(
             f"tp {tp} doesn't divide the {config.num_heads} heads of the model; these would: "
             f"{', '.join(map(str, works))}"
         )
-    return tp, options.dp
+    return tp, dp

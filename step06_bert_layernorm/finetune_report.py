@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ def report(
     write_text(run / "predictions.json", answers + "\n")
     plot_curve(metrics, run / "curve.png", look, found)
     print(table(found))
-    print(f"in {run}: config.json, metrics.jsonl, results.json, predictions.json, curve.png")
+    print(
+        f"in {run}: config.json, metrics.jsonl, results.json, predictions.json, curve.png, and the "
+        "weights of each seed (make evaluate RUN=, make export RUN= TO=)"
+    )
     return found
 
 
@@ -115,5 +119,7 @@ def plot_curve(metrics: Metrics, path: Path, look: Task, found: dict[str, Any]) 
     axes.set(xlabel="optimizer step", ylabel=f"{primary} (%)", title=found["task"])
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    figure.savefig(temporary, format="png", dpi=120)
+    os.replace(temporary, path)
     plt.close(figure)

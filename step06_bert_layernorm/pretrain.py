@@ -6,6 +6,7 @@ The program is step 5's, with its loop, checkpoints and manners; here is what ma
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import step05_hybrid_dp.options as step5
+from step01_single_gpu.config import PAPER_MODELS as GPT2S
 from step01_single_gpu.machine import training_flops
 from step01_single_gpu.run_folder import Metrics, write_text
 from step01_single_gpu.scoring import unigram_loss
@@ -57,6 +59,8 @@ class Options(step5.Options):
     """Held-out pairs that are scored at each validation, always the same."""
 
     def __post_init__(self) -> None:
+        if self.model not in self.models:
+            raise ValueError(no_such_model(self.model, self.models))
         super().__post_init__()
         if self.norm not in ("rearranged", "original"):
             raise ValueError(f'--norm is {self.norm!r}; it must be "rearranged" or "original"')
@@ -68,6 +72,19 @@ class Options(step5.Options):
                 f"--seq_length is {self.seq_length}; {self.model} has {positions} positions, and "
                 f"two pieces with their special tokens take 5: give 5 to {positions}"
             )
+
+
+def no_such_model(name: str, models: Mapping[str, BertConfig]) -> str:
+    """What to say of it: `make train` sends every name here that isn't a GPT-2's, so both kinds'
+    are looked through."""
+    if name in GPT2S:
+        return (
+            f"{name} is a GPT-2, which another program trains: make train MODEL={name}, or "
+            "-m step05_hybrid_dp.train"
+        )
+    plain = name.lower().replace("_", "-")
+    near = difflib.get_close_matches(plain, [*models, *GPT2S], cutoff=0.0)
+    return f"there is no model {name!r}; near it: {', '.join(near)}"
 
 
 def main(options: Options) -> Path:

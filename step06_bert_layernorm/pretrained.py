@@ -75,6 +75,33 @@ def write_bert(folder: Path, config: BertConfig, state_dict: Mapping[str, Tensor
     theirs = to_huggingface_bert(state_dict)
     for tied in ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"):
         del theirs[tied]  # transformers makes them from the embedding and the bias
+    _write(folder, config, theirs, "BertForPreTraining")
+
+
+def write_finetuned(
+    folder: Path, config: BertConfig, state_dict: Mapping[str, Tensor], architecture: str
+) -> str:
+    """The same for a whole state of a BERT with a task's head (heads.py), so that
+    `transformers.<architecture>.from_pretrained(folder)` opens it; returns `architecture`."""
+    encoder = {n.removeprefix("bert."): t for n, t in state_dict.items() if n.startswith("bert.")}
+    theirs = {f"bert.{n}": t for n, t in to_huggingface_bert(encoder, heads=False).items()}
+    spans = architecture == "BertForQuestionAnswering"
+    if spans:  # it has no pooler
+        theirs = {name: t for name, t in theirs.items() if not name.startswith("bert.pooler.")}
+    head = "qa_outputs" if spans else "classifier"
+    theirs |= {f"{head}.{kind}": state_dict[f"head.{kind}"] for kind in ("weight", "bias")}
+    labels = {str(i): f"LABEL_{i}" for i in range(len(state_dict["head.bias"]))}
+    _write(folder, config, theirs, architecture, id2label=labels)
+    return architecture
+
+
+def _write(
+    folder: Path,
+    config: BertConfig,
+    theirs: dict[str, Tensor],
+    architecture: str,
+    **others: object,
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"{WEIGHTS}.{os.getpid()}.tmp"
     try:
@@ -83,7 +110,7 @@ def write_bert(folder: Path, config: BertConfig, state_dict: Mapping[str, Tensor
     finally:
         temporary.unlink(missing_ok=True)
     settings = {
-        "architectures": ["BertForPreTraining"],
+        "architectures": [architecture],
         "model_type": "bert",
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.seq_length,
@@ -96,6 +123,7 @@ def write_bert(folder: Path, config: BertConfig, state_dict: Mapping[str, Tensor
         "layer_norm_eps": config.norm_eps,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,
+        **others,
     }
     write_text(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
 

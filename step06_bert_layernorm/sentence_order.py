@@ -7,13 +7,15 @@ another document, the topic alone would give the answer away.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Sentence = TypeVar("Sentence")
+Ids = Sequence[int] | NDArray[Any]
 AS_WRITTEN, SWAPPED = 0, 1
 
 
@@ -48,8 +50,8 @@ class Row(NamedTuple):
 
 
 def pack_pair(
-    first: Sequence[int],
-    second: Sequence[int],
+    first: Ids,
+    second: Ids,
     length: int,
     *,
     cls_id: int,
@@ -62,21 +64,24 @@ def pack_pair(
     are too long, the longer one loses its last tokens. An empty `second` makes a row of one piece.
     Raises ValueError for an empty `first`, and a length without room for a token of each.
     """
-    room = length - (3 if second else 2)
-    if not first or room < (2 if second else 1):
+    room = length - (3 if len(second) else 2)
+    if not len(first) or room < (2 if len(second) else 1):
         raise ValueError(
             f"pieces of {len(first)} and {len(second)} tokens don't make a row of {length}: the "
             "first must not be empty, and special tokens take 2 places, 3 with a second piece"
         )
     a, b = trimmed(len(first), len(second), room)
-    ids = [cls_id, *first[:a], sep_id]
-    ids += [*second[:b], sep_id] if second else []
-    real, padding = len(ids), length - len(ids)
-    segments = torch.zeros(length, dtype=torch.int64)
+    real = a + b + (length - room)
+    tokens = np.full(length, pad_id, dtype=np.int64)
+    tokens[0] = cls_id
+    tokens[a + 1] = tokens[real - 1] = sep_id
+    tokens[1 : a + 1] = first[:a]
+    tokens[a + 2 : a + 2 + b] = second[:b]
+    segments = np.zeros(length, dtype=np.int64)
     segments[a + 2 : real] = 1
     return Row(
-        torch.from_numpy(np.array(ids + [pad_id] * padding, dtype=np.int64)),
-        segments,
+        torch.from_numpy(tokens),
+        torch.from_numpy(segments),
         torch.arange(length) < real,
     )
 

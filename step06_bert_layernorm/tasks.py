@@ -48,6 +48,11 @@ class Choices:
     scores: int  # numbers for each text: classes, or 1 where the texts are the options
     primary = "accuracy"
 
+    @property
+    def architecture(self) -> str:
+        """What Hugging Face calls a BERT with this head."""
+        return "BertForMultipleChoice" if self.scores == 1 else "BertForSequenceClassification"
+
     def model(self, bert: Any, *, seed: int, dropout: DropoutFunction | None) -> nn.Module:
         """`bert` with this task's head."""
         return Classifier(bert, self.scores, seed=seed, dropout=dropout)
@@ -87,6 +92,7 @@ class Spans:
     windows: list[list[Any]]  # of each question, in the order of the rows of valid
     no_answer: bool
     primary = "f1"
+    architecture = "BertForQuestionAnswering"
 
     def model(self, bert: Any, *, seed: int, dropout: DropoutFunction | None) -> nn.Module:
         """`bert` with this task's head. (It has no dropout of its own, as in BERT.)"""

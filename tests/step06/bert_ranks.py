@@ -141,18 +141,25 @@ def counted(config: BertConfig, batch: dict[str, Tensor], recompute: bool) -> di
     return found
 
 
-def pretrained(folder: Path, inputs: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Hidden states and pooled output of the BERT in `folder`, in both precisions."""
+def pretrained(
+    folder: Path, inputs: dict[str, Tensor], sizes: list[tuple[int, torch.dtype]]
+) -> list[tuple[Tensor, Tensor] | None]:
+    """Hidden states and pooled output of the BERT in `folder` on the first n ranks, for each (n,
+    dtype); None on the others. (So that each rank reads the file once.)"""
     config, state = read_bert(folder, heads=False)
-    with torch.device("meta"):
-        model = ParallelBERT(config, group=world(), heads=False)
-    found = {}
-    for dtype in (torch.float32, torch.float64):
+    found: list[tuple[Tensor, Tensor] | None] = []
+    for n, dtype in sizes:
+        group = dist.new_group(list(range(n)))
+        if dist.get_rank() >= n:
+            found.append(None)
+            continue
+        with torch.device("meta"):
+            model = ParallelBERT(config, group=group if n > 1 else None, heads=False)
         model = model.to(dtype).to_empty(device="cpu").eval()
         load_full_state_dict(model, state)
         with torch.no_grad():
             hidden = model.hidden(**inputs)
-            found[str(dtype)] = (hidden, model.pooled(hidden))
+            found.append((hidden, model.pooled(hidden)))
     return found
 
 

@@ -12,6 +12,9 @@ from tests.equivalence import random_state
 
 CONFIG = BertConfig(37, 9, hidden_size=24, num_layers=2, num_heads=8, dropout=0.0)
 ORIGINAL = dataclasses.replace(CONFIG, norm="original")
+# A WordPiece vocabulary for tasks.
+ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "is", "it", *"abcde"]
+ENTRIES += ["yes", "no", "who", *"xyz."]
 
 
 def batches(steps: int, seed: int = 7) -> list[dict[str, Tensor]]:

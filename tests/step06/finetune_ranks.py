@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from step02_mlp_parallel import (
 from step02_mlp_parallel.sharding import cuts
 from step02_mlp_parallel.wire import Group
 from step03_attention_parallel import RNGTracker
-from step05_hybrid_dp import Grid, clip_grad_norm_
-from step06_bert_layernorm import BERT, BertConfig, ParallelBERT, finetune
+from step05_hybrid_dp import Grid, checkpoint, clip_grad_norm_
+from step06_bert_layernorm import BERT, BertConfig, ParallelBERT, finetune, finetune_report
 from step06_bert_layernorm.finetune_options import Options
 from step06_bert_layernorm.finetune_step import Place, backward_rows, predict
 from step06_bert_layernorm.heads import Classifier, SpanReader
@@ -96,9 +97,40 @@ def _of(model: nn.Module) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def run(options: Options) -> Path:
+def run(options: Options, plotted: bool = True) -> Path:
     """The program, as every rank runs it, without torchrun."""
+    if not plotted:  # to load matplotlib takes longer than all the rest
+        finetune_report.plot_curve = lambda *_: None  # type: ignore[assignment]
     return finetune.main(dataclasses.replace(options, device="cpu"))
+
+
+def counted(options: Options) -> int:
+    """The program; returns the optimizer steps it took."""
+    return stopped(options, -1, "")
+
+
+def stopped(options: Options, after: int, writing: str = "seed-1") -> int:
+    """The program under Ctrl-C: on all ranks, after so many optimizer steps in all, or, if it gets
+    there, when those weights are written and not yet in place. Returns the steps it took."""
+    taken, step, write = 0, finetune.backward_rows, checkpoint._write
+
+    def one_step(*args: Any) -> Tensor:
+        nonlocal taken
+        if taken == after:
+            raise KeyboardInterrupt
+        taken += 1
+        return step(*args)
+
+    def write_and_stop(hidden: Path, *args: Any) -> dict[str, Any]:
+        files = write(hidden, *args)
+        if hidden.parent.name == writing:
+            raise KeyboardInterrupt
+        return files
+
+    finetune.backward_rows, checkpoint._write = one_step, write_and_stop  # type: ignore[assignment]
+    with contextlib.suppress(KeyboardInterrupt):
+        run(options, plotted=False)
+    return taken
 
 
 def refused(many: list[Options]) -> list[str]:

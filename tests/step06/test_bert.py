@@ -19,32 +19,35 @@ from tests.step06.cases import CONFIG, ORIGINAL, batches, full_state
 WORLDS = (1, 2, 4, 8)
 
 
+@pytest.fixture(scope="module")
+def ten_steps() -> list[tuple[Any, ...]]:
+    """(config, weights, batches, optimizer, vocab_multiple, recompute), and what the unpartitioned
+    BERT makes of it: losses, first gradients, weights at the end."""
+    found = []
+    for seed, (norm, name, multiple, recompute) in enumerate(
+        [
+            ("original", "sgd", 128, True),
+            ("rearranged", "sgd", 1, False),
+            ("rearranged", "adamw", 1, False),
+        ]
+    ):
+        config = dataclasses.replace(CONFIG, norm=norm, dropout=0.2)
+        full, rows = full_state(config, seed), batches(10, seed)
+        model, rng = bert_ranks.whole_bert(config, full)
+        wanted = bert_ranks.train_steps(model, rng, rows, name), model.state_dict()
+        found.append(((config, full, rows, name, multiple, recompute), wanted))
+    return found
+
+
 @pytest.mark.parametrize("n", WORLDS)
-def test_ten_steps_of_training_equal_the_reference(n: int) -> None:
+def test_ten_steps_of_training_equal_the_reference(
+    n: int, ten_steps: list[tuple[Any, ...]]
+) -> None:
     """Both orders, dropout, recompute, padding of all lengths, ranks without words, SGD and AdamW:
     losses, every parameter's gradient, weights."""
-    cases: list[Any] = [
-        (
-            dataclasses.replace(CONFIG, norm=norm, dropout=dropout),
-            full_state(dataclasses.replace(CONFIG, norm=norm), seed),
-            batches(10, seed),
-            name,
-            multiple,
-            recompute,
-        )
-        for seed, (norm, dropout, name, multiple, recompute) in enumerate(
-            [
-                ("original", 0.2, "sgd", 128, True),
-                ("rearranged", 0.2, "sgd", 1, False),
-                ("rearranged", 0.2, "adamw", 1, False),
-            ]
-        )
-    ]
-    results = run_ranks(bert_ranks.trained, n, cases, timeout=180.0)
-    for i, (config, full, rows, name, multiple, _recompute) in enumerate(cases):
-        reference, rng = bert_ranks.whole_bert(config, full)
-        seen, gradients = bert_ranks.train_steps(reference, rng, rows, name)
-        final = reference.state_dict()
+    results = run_ranks(bert_ranks.trained, n, [case for case, _ in ten_steps], timeout=180.0)
+    for i, (case, ((seen, gradients), final)) in enumerate(ten_steps):
+        config, _full, _rows, name, multiple, _recompute = case
         bound = 1e-12 if name == "sgd" else 1e-10
         for rank, row in enumerate(results):
             what = f"rank {rank} of {n}, {name}, {config.norm}, multiple {multiple}"

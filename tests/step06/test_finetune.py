@@ -10,21 +10,26 @@ from typing import Any
 import pytest
 import torch
 import tyro
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from step02_mlp_parallel import run_ranks
-from step06_bert_layernorm import BERT, BertConfig, to_huggingface_bert
-from step06_bert_layernorm.finetune_options import Options, check_layout, check_positions
-from step06_bert_layernorm.finetune_report import results, table
-from step06_bert_layernorm.task_examples import subset, those_that_fit
-from step06_bert_layernorm.task_files import Choice, Pair, Question
-from step06_bert_layernorm.task_stand_ins import Split
-from step06_bert_layernorm.tasks import make_task, with_valid
-from step06_bert_layernorm.wordpiece import read_wordpiece
+from step05_hybrid_dp.load import load_run
+from step06_bert_layernorm import BERT, BertConfig, evaluate, export, to_huggingface_bert
+from step06_bert_layernorm.finetune_load import finetuned_model, open_finetuned
+from step06_bert_layernorm.finetune_options import (
+    Options,
+    check_layout,
+    check_positions,
+    resumed,
+)
+from step06_bert_layernorm.finetune_seeds import saved_seeds
 from tests.step06 import finetune_ranks
+from tests.step06.cases import ENTRIES
 
-ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "is", "it", *"abcde"]
-ENTRIES += ["yes", "no", "who", *"xyz."]
+FILES = [
+    "config.json", "curve.png", "metrics.jsonl", "predictions.json", "results.json", "seed-0",
+    "seed-1",
+]  # fmt: skip
 CONFIG = BertConfig(len(ENTRIES), 24, 16, num_layers=1, num_heads=4, norm="original")
 
 
@@ -68,40 +73,102 @@ def options(weights: Path, qqp: Path, **changes: Any) -> Options:
     return dataclasses.replace(given, **changes)
 
 
-def test_it_learns_and_leaves_the_same_figures_at_every_layout(
-    weights: Path, qqp: Path, tmp_path: Path
-) -> None:
-    layouts = {"tp": {"tp": 2}, "dp": {"dp": 2, "micro_batch_size": 2}}
-    found, losses = {}, {}
-    for name, layout in layouts.items():
-        given = options(weights, qqp, run=tmp_path / name, **layout)
-        assert run_ranks(finetune_ranks.run, 2, given) == [tmp_path / name] * 2
-        found[name] = json.loads((tmp_path / name / "results.json").read_text())
-        rows = [
-            json.loads(line)
-            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        ]
-        trained = [row for row in rows if "loss" in row]
-        losses[name] = [row["loss"] for row in trained]
-        places = [(row["seed"], row["step"]) for row in trained]
-        assert places == [(seed, step + 1) for seed in (0, 1) for step in range(45)]
-        looks = [(row["seed"], row["step"]) for row in rows if "look" in row]
-        assert looks == [(seed, step) for seed in (0, 1) for step in (15, 30, 45)]
-    run = tmp_path / "tp"
-    names = ["config.json", "curve.png", "metrics.jsonl", "predictions.json", "results.json"]
-    assert sorted(p.name for p in run.iterdir()) == names
+def lines(run: Path, key: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in found if key in row]
+
+
+@pytest.fixture(scope="module")
+def run(weights: Path, qqp: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds on two tensor-parallel ranks, from beginning to end."""
+    folder = tmp_path_factory.mktemp("runs") / "tp"
+    assert run_ranks(finetune_ranks.run, 2, options(weights, qqp, run=folder, tp=2)) == [folder] * 2
+    return folder
+
+
+def test_it_learns_and_leaves_its_figures(run: Path) -> None:
+    trained = lines(run, "loss")
+    places = [(row["seed"], row["step"]) for row in trained]
+    assert places == [(seed, step + 1) for seed in (0, 1) for step in range(45)]
+    looks = [(row["seed"], row["step"]) for row in lines(run, "look")]
+    assert looks == [(seed, step) for seed in (0, 1) for step in (15, 30, 45)]
+    assert sorted(p.name for p in run.iterdir()) == FILES
     assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
-    first = found["tp"]
-    assert first["rows"] == {"train": 120, "valid": 45}
-    assert first["floor"] == {"accuracy": pytest.approx(2 / 3), "f1": 0.0}
-    assert first["median"]["accuracy"] > 0.95
-    assert first["ensemble"]["f1"] > 0.95
+    found = json.loads((run / "results.json").read_text())
+    assert found["rows"] == {"train": 120, "valid": 45}
+    assert found["floor"] == {"accuracy": pytest.approx(2 / 3), "f1": 0.0}
+    assert found["median"]["accuracy"] > 0.95
+    assert found["ensemble"]["f1"] > 0.95
     assert len(json.loads((run / "predictions.json").read_text())) == 45
-    assert max(abs(a - b) for a, b in zip(losses["tp"], losses["dp"], strict=True)) < 1e-3
-    for result in found.values():
+    losses = [row["loss"] for row in trained]
+    assert losses[:45] != losses[45:], "each seed has its own order"
+
+
+def test_a_run_that_was_stopped_goes_on_at_another_layout_to_the_same_figures(
+    weights: Path, qqp: Path, tmp_path: Path, run: Path
+) -> None:
+    """By Ctrl-C in seed 0, and again while the weights of seed 1 are written. What is finished is
+    not trained again, what isn't starts again, and nothing is half there."""
+    folder = tmp_path / "dp"
+    given = options(weights, qqp, run=folder, dp=2, micro_batch_size=2)
+    assert run_ranks(finetune_ranks.stopped, 2, given, 20) == [20, 20]
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "metrics.jsonl"]
+    assert len(lines(folder, "loss")) == 20
+    again = Options(resume=folder, tp=1, dp=2)
+    assert run_ranks(finetune_ranks.stopped, 2, again, -1) == [90, 90]
+    assert saved_seeds(folder) == [0]
+    assert not [*folder.glob("results.json"), *folder.glob("*.tmp"), *folder.glob("*/.*")]
+    assert json.loads((folder / "config.json").read_text())["dp"] == 2
+    other = Options(resume=folder, tp=2, dp=1)
+    assert run_ranks(finetune_ranks.counted, 2, other) == [45, 45], "seed 1 alone"
+    left = {p.name for p in folder.iterdir()}
+    assert left == set(FILES) - {"curve.png"}, "(which is not drawn here)"
+    for key in ("loss", "look"):
+        one, two = lines(run, key), lines(folder, key)
+        assert [(r["seed"], r["step"]) for r in two] == [(r["seed"], r["step"]) for r in one]
+        assert max(abs(a[key] - b[key]) for a, b in zip(one, two, strict=True)) < 1e-3
+    found = [json.loads((path / "results.json").read_text()) for path in (run, folder)]
+    for result in found:
         del result["seconds"]
-    assert found["tp"] == found["dp"]
-    assert losses["tp"][:45] != losses["tp"][45:], "each seed has its own order"
+    assert found[0] == found[1]
+
+
+def test_finished_seeds_are_scored_again_and_exported(
+    weights: Path, qqp: Path, tmp_path: Path, run: Path
+) -> None:
+    expected = json.loads((run / "results.json").read_text())
+    del expected["seconds"]
+    assert evaluate.main(evaluate.Options(run=run)) == expected
+    assert json.loads((run / "evaluation.json").read_text()) == expected
+    (run / "evaluation.json").unlink()
+    for seed in (None, 1):
+        to = tmp_path / f"seed {seed}"
+        export.main(export.Options(to=to, run=run, seed=seed))
+        assert (to / "vocab.txt").read_text() == (weights / "vocab.txt").read_text()
+        tuning, seeds = open_finetuned(run)
+        assert seeds == [0, 1]
+        own = finetuned_model(tuning, seed or 0).state_dict()
+        written = load_file(to / "model.safetensors")
+        assert torch.equal(written["classifier.weight"], own["head.weight"])
+        assert not torch.equal(own["bert.pooler.weight"], tuning.weights["pooler.weight"])
+        assert torch.equal(written["bert.pooler.dense.weight"], own["bert.pooler.weight"])
+        settings = json.loads((to / "config.json").read_text())
+        assert settings["architectures"] == ["BertForSequenceClassification"]
+    with pytest.raises(ValueError, match=r"--seed is 7; the finished ones of .* are 0, 1"):
+        export.main(export.Options(to=tmp_path / "none", run=run, seed=7))
+    with pytest.raises(ValueError, match="where to"):
+        export.main(export.Options(to=Path(), run=run))
+    with pytest.raises(ValueError, match="is a run of qqp, which is no GPT-2"):
+        load_run(run)  # what `make sample` opens a run with
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "config.json").write_text((run / "config.json").read_text())
+    with pytest.raises(ValueError, match=r"no seed of .*begun is finished, .* RESUME="):
+        evaluate.main(evaluate.Options(run=begun))
+    with pytest.raises(ValueError, match=r"--lr is 0\.5 but the run has 0\.03"):
+        resumed(Options(resume=run, lr=0.5))
+    more = resumed(Options(resume=run, seeds=5))
+    assert (more.seeds, more.data, more.weights) == (5, qqp, weights)
 
 
 def test_bad_input_is_refused_on_all_ranks_and_leaves_nothing(
@@ -161,78 +228,3 @@ def test_options_name_what_would_work() -> None:
     assert (changed.whole, changed.valid_rows, changed.train_rows) == (False, 7, 0)
     assert check_positions(Options(), CONFIG, 19) == 24
     assert check_layout(Options(dp=2), CONFIG, 8) == (4, 2)
-
-
-def test_every_kind_of_task_is_scored_and_an_ensemble_is_a_mean_of_probabilities(
-    weights: Path,
-) -> None:
-    tokenizer = read_wordpiece(weights / "vocab.txt")
-    choices = [Choice("a b", "it is _ .", ("a", "b", "c", "d"), 1, g) for g in ("high", "middle")]
-    task = make_task("race", Split(choices, choices), tokenizer, seq_length=24, stride=8)
-    texts = [tokenizer.decode(tokens) for tokens, _ in task.train[0].texts]
-    assert texts == [f"a b it is {option}." for option in "abcd"]
-    # Each seed is wrong by a little on one row, and the mean is right on both.
-    one = torch.tensor([[[0.0, 2.0, 0, 0]], [[0.2, 0.0, 0, 0]]])
-    two = one.flip(0)
-    found = results(task, [0, 1], [one, two])
-    assert [s["accuracy"] for s in found["seeds"]] == [0.5, 0.5]
-    assert found["median"] == {"accuracy": 0.5, "high": 0.5, "middle": 0.5}
-    assert found["ensemble"] == {"accuracy": 1.0, "high": 1.0, "middle": 1.0}
-    assert found["floor"]["accuracy"] == 1.0
-    assert table(found).splitlines()[-1].split() == ["ensemble", "100.0", "100.0", "100.0"]
-    pairs = Split([Pair("a", "b", 2)], [Pair("c", "d", 1, g) for g in ("matched", "mismatched")])
-    mnli = make_task("mnli", pairs, tokenizer, seq_length=24, stride=8)
-    assert mnli.floor() == {"accuracy": 0.0, "matched": 0.0, "mismatched": 0.0}
-    assert with_valid(mnli, 1).score(torch.eye(3)[1].view(1, 1, 3)) == {"accuracy": 1.0}
-
-
-def test_spans_are_answered_out_of_the_text(weights: Path) -> None:
-    """Logits that point at places of several windows become answers and the official scores."""
-    tokenizer = read_wordpiece(weights / "vocab.txt")
-    context = "it is a b c d e x y z . yes no a b c d e"
-    asked = [
-        Question("q1", "who", context, (("x y", context.index("x y")),)),
-        Question("q2", "who", context, ()),
-    ]
-    task = make_task("squad2", Split(asked, asked), tokenizer, seq_length=12, stride=4)
-    assert len(task.valid) == 2 * 4
-    # Marked in the window that shows all of it; the first one shows x alone.
-    starts = [row.labels for row in task.train[:4]]
-    assert starts == [[0, 0], [6, 7], [0, 0], [0, 0]]
-    logits = torch.full((8, 2, 12), -torch.inf)
-    for row, window in zip(logits, task.valid, strict=True):
-        row[:, : window.length][:, torch.tensor(window.allowed)] = 0.0
-    logits[1, 0, 6] = logits[1, 1, 7] = 9.0  # q1: "x y"
-    logits[4:, :, 0] = 5.0  # q2: no answer, in any window
-    probabilities = task.probabilities(logits)
-    assert task.predictions(probabilities) == {"q1": "x y", "q2": ""}
-    found = task.score(probabilities)
-    assert (found["exact"], found["f1"], found["best_f1"]) == (1.0, 1.0, 1.0)
-    assert task.floor()["exact"] == 0.5
-    # Without a threshold at 0, q2 is answered and wrong; the best threshold mends that.
-    logits[4:, :, 0] = -1.0
-    found = task.score(task.probabilities(logits))
-    assert (found["exact"], found["best_f1"]) == (0.5, 1.0)
-    json.dumps(found, allow_nan=False)
-
-
-def test_what_would_be_cut_can_be_left_out(weights: Path) -> None:
-    """Of all options of a choice, the longest one counts."""
-    tokenizer = read_wordpiece(weights / "vocab.txt")
-    pairs = [Pair("a b", " ".join("abcdex"[:n]), 0) for n in range(1, 7)]
-    fit = those_that_fit(Split(pairs, pairs[:3]), tokenizer, 9)
-    assert fit == (pairs[:4], pairs[:3])
-    task = make_task("rte", fit, tokenizer, seq_length=9, stride=1)
-    assert [row.length for row in task.train] == [6, 7, 8, 9]
-    choices = [Choice("a b", "it is _", ("a", "b", "c", option), 0) for option in ("d", "d e x")]
-    assert those_that_fit(Split(choices, choices), tokenizer, 8).train == choices[:1]
-    with pytest.raises(ValueError, match="no example fits in 5 tokens"):
-        those_that_fit(Split(pairs, pairs), tokenizer, 5)
-
-
-def test_a_subset_depends_on_nothing_and_a_look_is_part_of_it() -> None:
-    numbers = [Pair(str(i), "", 0) for i in range(50)]
-    small = subset(Split(numbers, numbers), 10, 0)
-    assert small.train == subset(Split(numbers, numbers), 20, 5).train[:10]
-    assert sorted(small.valid) == sorted(numbers)
-    assert small.valid != numbers

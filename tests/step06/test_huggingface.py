@@ -20,8 +20,9 @@ from step06_bert_layernorm import (
     from_huggingface_bert,
     to_huggingface_bert,
 )
+from step06_bert_layernorm.heads import Batch, Classifier, SpanReader
 from step06_bert_layernorm.huggingface import bert_config
-from step06_bert_layernorm.pretrained import minilm, read_bert, write_bert
+from step06_bert_layernorm.pretrained import minilm, read_bert, write_bert, write_finetuned
 from step06_bert_layernorm.wordpiece import bert_wordpiece
 from tests.compare import assert_close
 from tests.equivalence import random_state
@@ -176,6 +177,40 @@ def test_what_is_written_opens_in_transformers(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "scores", "texts"),
+    [
+        ("BertForSequenceClassification", 3, 1),
+        ("BertForMultipleChoice", 1, 3),
+        ("BertForQuestionAnswering", 2, 1),
+    ],
+)
+def test_a_fine_tuned_model_opens_in_transformers(
+    kind: str, scores: int, texts: int, tmp_path: Path
+) -> None:
+    """Encoder and head: the same logits. (Of a span, at places where it may be.)"""
+    import transformers
+
+    spans, bert = kind == "BertForQuestionAnswering", BERT(CONFIG, heads=False)
+    ours: Any = SpanReader(bert) if spans else Classifier(bert, scores)
+    ours.load_state_dict(random_state(ours, 4))
+    assert write_finetuned(tmp_path, CONFIG, ours.state_dict(), kind) == kind
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path).eval()
+    flat = rows(CONFIG)
+    real = flat["padding_mask"]
+    rows_of_texts = [t.unflatten(0, (-1, texts)) for t in flat.values()]
+    with torch.no_grad():
+        found = ours.eval()(Batch(*rows_of_texts, torch.zeros(3, 1), real if spans else None))
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        given = flat.values() if texts == 1 else rows_of_texts
+        out = theirs(**{name: t.long() for name, t in zip(names, given, strict=True)})
+    if spans:
+        assert_close(found[:, 0][real], out.start_logits[real], 1e-5)
+        assert_close(found[:, 1][real], out.end_logits[real], 1e-5)
+    else:
+        assert_close(found[:, 0], out.logits, 1e-5)
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no .*model.safetensors; give a folder"):
         read_bert(tmp_path)
@@ -222,22 +257,26 @@ def test_minilm_in_parallel_is_transformers_minilm() -> None:
     theirs = BertModel(TheirConfig(**json.loads((folder / "config.json").read_text())))
     file = load_file(folder / "model.safetensors")
     theirs.load_state_dict({n: t for n, t in file.items() if "position_ids" not in n})
-    found = {n: run_ranks(bert_ranks.pretrained, n, folder, inputs) for n in (1, 2, 3, 4, 6)}
-    for dtype, bound in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
-        with torch.no_grad():
-            expected = theirs.to(dtype).eval()(
+    bounds = {torch.float32: 1e-4, torch.float64: 1e-10}
+    sizes = [(2, torch.float32), *((n, torch.float64) for n in (1, 2, 3, 4, 6))]
+    found = run_ranks(bert_ranks.pretrained, 6, folder, inputs, sizes)
+    expected = {}
+    with torch.no_grad():
+        for dtype in bounds:
+            expected[dtype] = theirs.to(dtype).eval()(
                 input_ids=inputs["tokens"],
                 token_type_ids=inputs["segments"],
                 attention_mask=real.long(),
             )
-        for n, rows in found.items():
-            for row in rows:
-                hidden, pooled = row[str(dtype)]
-                what = f"{n} ranks, {dtype}"
-                assert_close(hidden[real], expected.last_hidden_state[real], bound, what)
-                assert_close(pooled, expected.pooler_output, bound, what)
+    for i, (n, dtype) in enumerate(sizes):
+        wanted, bound, what = expected[dtype], bounds[dtype], f"{n} ranks, {dtype}"
+        assert [row[i] is not None for row in found] == [rank < n for rank in range(6)]
+        for row in found[:n]:
+            hidden, pooled = row[i]
+            assert_close(hidden[real], wanted.last_hidden_state[real], bound, what)
+            assert_close(pooled, wanted.pooler_output, bound, what)
     # The mean of the real tokens says which sentences mean the same.
-    hidden, weights = found[3][1]["torch.float32"][0], real.unsqueeze(-1)
+    hidden, weights = found[1][0][0], real.unsqueeze(-1)
     mean = (hidden * weights).sum(1) / weights.sum(1)
     same, other = torch.cosine_similarity(mean[:1], mean[1:]).tolist()
     assert abs(same - 0.873) < 5e-4

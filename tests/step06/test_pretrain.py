@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.step06 import bert_ranks, pretrain_ranks
 from tests.step06.cases import CONFIG, batches, full_state
 from tests.step06.pretrain_ranks import options
 
+ROOT = Path(__file__).parents[2]
 LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)]
 
 
@@ -235,7 +237,11 @@ def test_bad_input_is_named_on_all_ranks_and_leaves_nothing(folder: Path) -> Non
     assert sorted(str(path) for path in folder.glob("*/*")) == before
     for bad, message in (
         ({"model": "bert-336"}, r"there is no model 'bert-336'; near it: bert-336m"),
-        ({"model": "gpt2-mini"}, r"there is no model 'gpt2-mini'; near it: .*bert-mini"),
+        ({"model": "bert_mini"}, r"there is no model 'bert_mini'; near it: bert-mini, "),
+        ({"model": "BERT-Mini"}, r"there is no model 'BERT-Mini'; near it: bert-mini, "),
+        ({"model": "brt-mini"}, r"there is no model 'brt-mini'; near it: bert-mini, "),
+        ({"model": "gpt-2-mini"}, r"there is no model 'gpt-2-mini'; near it: gpt2-mini, "),
+        ({"model": "gpt2-mini"}, r"gpt2-mini is a GPT-2, .* make train MODEL=gpt2-mini, "),
         ({"seq_length": 256}, r"--seq_length is 256; bert-mini has 128 positions, .*5 to 128"),
         ({"seq_length": 4}, "two pieces with their special tokens take 5"),
         ({"norm": "pre"}, "--norm is 'pre'"),
@@ -243,3 +249,23 @@ def test_bad_input_is_named_on_all_ranks_and_leaves_nothing(folder: Path) -> Non
     ):
         with pytest.raises(ValueError, match=message):
             pretrain.Options(**bad)
+
+
+def test_make_sends_every_name_to_a_program_that_knows_it() -> None:
+    """A misspelled name of either kind to the one that knows both kinds; a run to its own."""
+    gpt2, bert = "step05_hybrid_dp.train", "step06_bert_layernorm.pretrain"
+    for given, program in {
+        (): gpt2,
+        ("MODEL=gpt2-mini",): gpt2,
+        ("MODEL=gpt2-min",): gpt2,
+        ("MODEL=bert-mini",): bert,
+        ("MODEL=brt-mini",): bert,
+        ("MODEL=GPT2_mini",): bert,
+        ("RESUME=runs/bert-mini-001",): bert,
+        ("RESUME=runs/bert-mini-001/",): bert,
+        ("RESUME=runs/gpt2-mini-001",): gpt2,
+        ("RESUME=runs/other", "MODEL=bert-mini"): bert,
+    }.items():
+        command = ["make", "--dry-run", "train", *given]
+        shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+        assert f" -m -- {program} " in shown, given

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from step06_bert_layernorm import BERT, BertConfig
+from step06_bert_layernorm import BERT, BertConfig, stability
 from step06_bert_layernorm.deep_narrow import Sizes, Trial, alike, build, look, rate_at, train
 from step06_bert_layernorm.examples import Batch, Vocabulary
 from step06_bert_layernorm.few_pages import few_pages, frequent, unigram_loss
@@ -202,7 +202,7 @@ def test_few_pages_keep_the_frequent_words() -> None:
             few_pages(documents, vocabulary, vocab_size=wrong, **options)
 
 
-def test_the_fast_form_and_how_it_goes_on(tmp_path: Path) -> None:
+def test_the_fast_form_and_how_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched(bert_wordpiece)
     text = tmp_path / "text.txt"
     nouns = ("law", "war", "bank", "road", "land", "king")
@@ -227,6 +227,7 @@ def test_the_fast_form_and_how_it_goes_on(tmp_path: Path) -> None:
     whole = path.read_text()
     path.write_text(whole[: len(whole.rstrip()) - 9])
     assert len(read_runs(tmp_path / "run")) == 7
+    monkeypatch.setattr(stability, "draw", lambda *_: None)  # once is enough, it takes a second
     again = main(Options(resume=tmp_path / "run"))
     for one, other in zip(again.runs, found.runs, strict=True):
         assert one["losses"] == other["losses"]

@@ -44,7 +44,7 @@ def test_the_files_hold_the_sentences_of_the_text(folder: Path) -> None:
         assert found.starts.tolist() == expected.starts.tolist()
         assert found.document_end.tolist() == expected.document_end.tolist()
         assert isinstance(found.ids.base, np.memmap), "read through memory, not into it"
-    assert text.train.passage(0, 100)[0] == [6, 7, 8, 9, 5], "the sen ##ate met ."
+    assert text.train.passage(0, 100)[0].tolist() == [6, 7, 8, 9, 5], "the sen ##ate met ."
     assert len(text.train) == 3 + 2
     assert text.kind[:2] == (len(text.train.ids), 6)
     assert text.vocabulary.words == [5, 6, 7, 8, 9, 10]
