@@ -25,7 +25,7 @@ RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
 .PHONY: help setup data train train-step1 sample evaluate export finetune figure7 plan grid512 grid trajectories \
 	test lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 figures bench-single \
-	bench-setup bench-parallel bench-loss bench-train bench-plan hint solution play progress doctor \
+	bench-setup bench-parallel bench-loss bench-train bench-plan bench-pipeline hint solution play progress doctor \
 	mutants certificate log room setup-offline clean FORCE
 
 help:  ## this list
@@ -174,6 +174,9 @@ bench-train: .venv/ready  ## weak scaling of the whole training step, TP = 2 and
 
 bench-plan: .venv/ready  ## the planner against memory and time of real steps on this machine
 	@$(PY) -m benchmarks.plan $(ARGS)
+
+bench-pipeline: .venv/ready  ## GPipe and 1F1B beside tensor parallelism: bubble, time, memory, wire
+	@$(PY) -m benchmarks.pipeline $(ARGS)
 
 clean:  ## remove .venv, data and caches; runs stay
 	rm -rf .venv data .pytest_cache .mypy_cache .ruff_cache .hypothesis
