@@ -16,7 +16,7 @@ from tests.compare import assert_close
 from tests.equivalence import random_state
 
 CONFIG = GPTConfig(37, 9, hidden_size=24, num_layers=4, num_heads=4, dropout=0.0)
-MICRO_BATCHES, ROWS, LENGTH = 5, 2, 7
+MICRO_BATCHES, LENGTH = 5, 7
 
 
 def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
