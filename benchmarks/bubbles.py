@@ -27,7 +27,7 @@ from .stages import GPTStage, StageGrid
 
 MICRO_BATCHES = (1, 2, 4, 8)
 # Hardly any vocabulary: the formula is about equal stages, and the output layer makes one longer.
-EVEN = GPTConfig(128, 128, hidden_size=256, num_layers=8, num_heads=4, dropout=0.0)
+EVEN = GPTConfig(128, 64, hidden_size=256, num_layers=8, num_heads=4, dropout=0.0)
 FORWARD, BACKWARD = 0.005, 0.010  # seconds of sleep
 Times = dict[str, list[tuple[float, float]]]  # case -> (busy, whole) seconds by round
 WARM_UP = 2
@@ -73,7 +73,7 @@ def computing(config: GPTConfig, micro_batches: tuple[int, ...], rounds: int) ->
     keep_freed_memory()
     module = GPTStage(config, StageGrid(2, 1))
     shape = (ROWS, config.seq_length)
-    pipelines = {
+    pipelines: dict[str, Pipeline | None] = {
         name: PipelinedGPT(module, schedule, m, shape).pipeline
         for name, m, schedule in cases(2, micro_batches)
     }
@@ -86,7 +86,8 @@ def computing(config: GPTConfig, micro_batches: tuple[int, ...], rounds: int) ->
 
 def sleeping(p_sizes: tuple[int, ...], micro_batches: tuple[int, ...], rounds: int) -> Times:
     """Stages that sleep, on the first p ranks."""
-    pipelines, x = {}, torch.zeros(max(micro_batches), 1)
+    pipelines: dict[str, Pipeline | None] = {}
+    x = torch.zeros(max(micro_batches), 1)
     for p in p_sizes:
         grid = StageGrid(p, 1)
         for name, m, schedule in cases(p, micro_batches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -65,8 +66,8 @@ class Step:
         self.optimizer.zero_grad(set_to_none=False)  # kept, so that memory is that of activations
         m = len(tokens) // ROWS
         if self.layout.pp == 1:
-            rows = zip(tokens.split(ROWS), targets.split(ROWS), strict=True)
-            return backward_global_mean(self.module, list(rows))
+            rows = (x.view(m, ROWS, -1).unbind() for x in (tokens, targets))
+            return backward_global_mean(self.module, list(zip(*rows, strict=True)))
         return self.pipeline(m).backward_global_mean(tokens, targets)
 
     def pipeline(self, m: int) -> PipelinedGPT:
@@ -83,7 +84,7 @@ class Step:
         for m in micro_batches:
             x = tokens[: m * ROWS]
             self.backward(x, x)
-            found["held"][m] = most_held(lambda x=x: self.backward(x, x))
+            found["held"][m] = most_held(partial(self.backward, x, x))
             if self.layout.pp > 1:
                 found["held"][m] += self.pipeline(m).pipeline.stage.buffers()
         with record_collectives() as ledger:

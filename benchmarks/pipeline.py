@@ -31,7 +31,7 @@ from .stages import StageGrid
 
 # The output layer is worth 1.3 of 8 blocks, so 2 stages are as unequal as those of the paper's
 # 355M model (4.1 of 24).
-MODEL = GPTConfig(4096, 128, hidden_size=256, num_layers=8, num_heads=4, dropout=0.0)
+MODEL = GPTConfig(4096, 64, hidden_size=256, num_layers=8, num_heads=4, dropout=0.0)
 MICRO_BATCHES = (4, 8)  # memory at both, the rest at the last
 WARM_UP = 2
 
@@ -40,7 +40,7 @@ WARM_UP = 2
 class Options:
     """Compare pipelines with tensor parallelism at equal ranks."""
 
-    rounds: int = 9
+    rounds: int = 7
     save: str = ""
     """Also write the tables as JSON into this file."""
 
@@ -84,7 +84,8 @@ def beside(
     rounds: int, config: GPTConfig = MODEL, micro_batches: tuple[int, ...] = MICRO_BATCHES
 ) -> list[Table]:
     """Time, and memory and wire, of all layouts. AssertionError if their losses differ."""
-    ranks = run_ranks(measured, 4, config, micro_batches, rounds, timeout=600)
+    quiet = {"KINETO_LOG_LEVEL": "6"}  # torch's profiler reports its start and end on stderr
+    ranks = run_ranks(measured, 4, config, micro_batches, rounds, timeout=600, env=quiet)
     found = {
         layout.name: [row[layout.name] for row in ranks if layout.name in row]
         for layout in LAYOUTS
@@ -133,7 +134,8 @@ def _speed(found: dict[str, Any], config: GPTConfig, m: int) -> Table:
 
 
 def _memory_and_wire(found: dict[str, Any], micro_batches: tuple[int, ...]) -> Table:
-    rows, figures = [], {}
+    rows = []
+    figures: dict[str, float] = {}
     for name, ranks in found.items():
         columns = {"weights": max(row["weights"] for row in ranks) / 2**20}
         for m in micro_batches:
