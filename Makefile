@@ -175,7 +175,7 @@ bench-train: .venv/ready  ## weak scaling of the whole training step, TP = 2 and
 bench-plan: .venv/ready  ## the planner against memory and time of real steps on this machine
 	@$(PY) -m benchmarks.plan $(ARGS)
 
-bench-pipeline: .venv/ready  ## GPipe and 1F1B beside tensor parallelism: bubble, time, memory, wire
+bench-pipeline: .venv/ready  ## GPipe and 1F1B beside tensor parallelism, their bubble, time, memory and wire
 	@$(PY) -m benchmarks.pipeline $(ARGS)
 
 clean:  ## remove .venv, data and caches; runs stay
