@@ -181,8 +181,5 @@ figure6: .venv/ready  ## three sizes of GPT-2, the same steps: who has the lower
 paper: .venv/ready  ## docs/paper.md: the paper's tables and figures beside this repository's
 	@$(PY) -m benchmarks.paper $(ARGS)
 
-bench-pipeline: .venv/ready  ## GPipe and 1F1B beside tensor parallelism, their bubble, time, memory and wire
-	@$(PY) -m benchmarks.pipeline $(ARGS)
-
 clean:  ## remove .venv, data and caches; runs stay
 	rm -rf .venv data .pytest_cache .mypy_cache .ruff_cache .hypothesis
