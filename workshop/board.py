@@ -91,7 +91,6 @@ def watch(step: int) -> int:
     path, stuck = work_file(step), ""
     seen: tuple[int, int, int] | None = (0, 0, 0)
     usable(step)  # an unknown step is named before anything is watched
-    warm({step})
     with keys.pressed() as key:
         while True:
             now = _stamp(path)
@@ -99,6 +98,7 @@ def watch(step: int) -> int:
                 seen = now
                 print("\033[2J\033[H" if sys.stdout.isatty() else "", end="")
                 stuck = _view(step)
+                warm({step})  # while the learner reads, so that the next check finds it loaded
             pressed = key()
             if pressed == "q":
                 return 0

@@ -79,11 +79,11 @@ def _explained(probe: Probe, table: Table, message_of: Callable[[str], str]) -> 
         if by_values and not fitting:
             # Something else is sent than such an answer sends: perhaps for nothing.
             idle = [wrong for wrong in by_values if _for_nothing(probe, table, wrong)]
-            found = {_entries(wrong, message_of) for wrong in idle}
+            found = {_entries(probe, wrong, message_of) for wrong in idle}
             unused = message_of("flag=unused")
             whole = len(found) == 1 and len(idle) == len(by_values) and all((*min(found), unused))
             return tuple(sorted((*found.pop(), unused))) if whole else ()
-        entries = {_entries(wrong, message_of) for wrong in fitting}
+        entries = {_entries(probe, wrong, message_of) for wrong in fitting}
         if len(entries) == 1 and all(next(iter(entries))):
             return entries.pop()
         if entries:
@@ -91,8 +91,11 @@ def _explained(probe: Probe, table: Table, message_of: Callable[[str], str]) -> 
     return ()
 
 
-def _entries(wrong: dict[str, str], message_of: Callable[[str], str]) -> tuple[str, ...]:
-    return tuple(sorted({message_of(f"{axis}={choice}") for axis, choice in wrong.items()}))
+def _entries(
+    probe: Probe, wrong: dict[str, str], message_of: Callable[[str], str]
+) -> tuple[str, ...]:
+    names = {f"{axis}={choice}" for axis, choice in wrong.items()} - probe.harmless
+    return tuple(sorted({message_of(name) for name in names}))
 
 
 def _without_corners(probe: Probe, table: Table) -> tuple[Probe, Table]:
@@ -120,6 +123,8 @@ def _pairs(probe: Probe, table: Table) -> Iterator[dict[str, str]]:
 
 def _touches(probe: Probe, table: Table, expected: list[Foreseen], wrong: dict[str, str]) -> bool:
     """Whether a wrong choice alone foresees one of the facts that are not as they should be."""
+    if probe.harmless & {f"{axis}={choice}" for axis, choice in wrong.items()}:
+        return True
     choices = {**right(probe.axes), **wrong}
     for case, row, wanted in zip(probe.cases, table, expected, strict=True):
         foreseen = probe.foresee(case, choices).values[0]

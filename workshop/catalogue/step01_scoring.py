@@ -63,6 +63,8 @@ def changed(*pairs: str) -> str:
 SCORING = [
     score("stride ignored", "stride=no overlap", "stride = length\n" + BODY),
     score("windows of the stride", "stride=windows of the stride", WINDOWS.replace("begin + length", "begin + stride")),
+    score("rolled, the last one shorter", "target=rolled", WINDOWS.replace("row[:, 1:]", "row[:, :-1].roll(-1, 1)")),
+    score("perplexity, the last one shorter", "returns=exp", WINDOWS.replace("torch.cat(pieces)", "torch.cat(pieces).exp()")),
     score("rolled", "target=rolled", changed("rows[:, 1:]", "rows[:, :-1].roll(-1, 1)")),
     score("always trains", "mode=eval, and always train", changed("return found", "model.train()\nreturn found")),
     score("always one", "stride=one", "stride = 1\n" + BODY),

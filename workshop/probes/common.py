@@ -77,6 +77,7 @@ class Probe:
         lambda case: {}
     )  # what ranks hold, for `play`
     free_wire: bool = False  # True: what is sent isn't judged
+    harmless: frozenset[str] = frozenset()  # "axis=choice" that is right too, and changes the rest
     facts: bool = False  # True: each value is a fact of its own, and of two mistakes each shows one
 
     @property

@@ -139,7 +139,7 @@ def _batch(c: Choices) -> Callable[..., Any]:
         more = 1 if c["target"] == "next but one" else 0
         last = len(tokens) - width - more if more else len(tokens)
         rows = np.stack([np.asarray(tokens[min(i, last) :][: width + more]) for i in starts])
-        kind = {"int64": np.int64, "corpus": rows.dtype, "int32": np.int32}[c["dtype"]]
+        kind: Any = {"int64": np.int64, "corpus": rows.dtype, "int32": np.int32}[c["dtype"]]
         windows = torch.from_numpy(rows.astype(kind))
         ahead, behind = windows[:, 1:width], windows[:, : width - 1]
         if c["width"] == "inputs one too long":

@@ -155,7 +155,7 @@ def _windows(
 ) -> list[Tensor]:
     """The losses of each window."""
     starts = [end - width for end in ends]
-    if "shorter" in c["stride"] + c["scored"] and len(ends) > 1:
+    if "shorter" in c["stride"] + c["scored"] + c["last window"] and len(ends) > 1:
         starts[-1] = starts[-2] + stride
     rows = [ids[start : end + 1] for start, end in zip(starts, ends, strict=True)]
     if c["batch"] == "all at once" and ends:
@@ -178,6 +178,7 @@ SCORING = Probe(
     observe=_look,
     foresee=_foresee,
     facts=True,
+    harmless=frozenset({"last window=shorter"}),
     axes={
         "stride": ("as asked", "no overlap", "no overlap, the last one shorter", "one",
                    "windows of the stride", "windows of the stride, the last one shorter"),
@@ -187,6 +188,7 @@ SCORING = Probe(
                    "stride of every window but the first, the last one shorter",
                    "the last of every window",
                    "the first of every window"),
+        "last window": ("as long", "shorter"),
         "tail": ("scored", "dropped"),
         "target": ("next", "itself", "rolled"),
         "mode": ("eval", "left alone", "eval and left so", "eval, and always train"),
