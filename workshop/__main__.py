@@ -82,13 +82,17 @@ def _exercise(options: argparse.Namespace, _: list[str]) -> int:
 
 def _check(options: argparse.Namespace, _: list[str]) -> int:
     from .board import check_step
+    from .warm import ranks_from_here
 
+    ranks_from_here()
     return check_step(_step(options.what), options.what[1:])
 
 
 def _watch(options: argparse.Namespace, _: list[str]) -> int:
     from .board import watch
+    from .warm import ranks_from_here
 
+    ranks_from_here()
     return watch(_step(options.what))
 
 

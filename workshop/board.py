@@ -66,7 +66,7 @@ def _together(found: Standing) -> tuple[bool, str]:
     kept = state["together"].get(str(found.step))
     if kept is not None and kept[0] == key:
         return bool(kept[1]), str(kept[2])
-    warm()
+    warm({found.step})
     from .together import together  # torch, only where something is to be run
 
     agree, line = together(found.step, (found.mine,))
@@ -91,7 +91,6 @@ def watch(step: int) -> int:
     path, stuck = work_file(step), ""
     seen: tuple[int, int, int] | None = (0, 0, 0)
     usable(step)  # an unknown step is named before anything is watched
-    warm()
     with keys.pressed() as key:
         while True:
             now = _stamp(path)
@@ -99,6 +98,7 @@ def watch(step: int) -> int:
                 seen = now
                 print("\033[2J\033[H" if sys.stdout.isatty() else "", end="")
                 stuck = _view(step)
+                warm({step})  # while the learner reads, so that the next check finds it loaded
             pressed = key()
             if pressed == "q":
                 return 0

@@ -9,11 +9,11 @@ from dataclasses import replace
 from step02_mlp_parallel.launch import RankError, run_ranks
 
 from .diagnosis import Verdict, judge
-from .exercises import Exercise
+from .exercises import Exercise, exercise
 from .journal import WORLD, Journal, Report, Trouble
 from .load import look
 from .probes.registry import PLACES, probe
-from .rank_side import Item, Job, run_job
+from .rank_side import Item, Job, place_of, run_job
 from .report import about_trouble, about_verdict
 from .standing import Outcome
 from .texts import text
@@ -29,47 +29,67 @@ def check(
     """One outcome for each exercise, in order. `source` must parse (load.parse says if it does)."""
     tree = ast.parse(source, filename)
     outcomes, ready = {}, []
-    for exercise in exercises:
-        found = look(tree, exercise)
-        if exercise.id not in PLACES:
-            outcomes[exercise.id] = Outcome(exercise.id, "todo", ["has no checker yet"])
+    for each in exercises:
+        found = look(tree, each)
+        if each.id not in PLACES:
+            outcomes[each.id] = Outcome(each.id, "todo", ["has no checker yet"])
         elif found.state == "ready":
-            ready.append(exercise.id)
+            ready.append(each.id)
         else:
-            outcomes[exercise.id] = Outcome(exercise.id, found.state, [found.note])
+            outcomes[each.id] = Outcome(each.id, found.state, [found.note])
     items = [Item(id, id, source, filename) for id in ready]
     for id, reports in observe(items, patience).items():
         outcomes[id] = outcome(id, reports)
-    return [outcomes[exercise.id] for exercise in exercises]
+    return [outcomes[each.id] for each in exercises]
 
 
 def observe(items: list[Item], patience: float = PATIENCE) -> dict[str, list[Report]]:
-    """Each rank's report on each answer. All run in one start of the ranks; if one of them takes
-    the ranks down, the rest gets a new start."""
+    """Each rank's report on each answer; one report, rank 0's, on those that need no groups.
+
+    All run in one start of the ranks; if one of them takes the ranks down, the rest gets a new
+    start. What needs no groups comes last: there the ranks look at different answers, and none
+    waits for another.
+    """
     found: dict[str, list[Report]] = {}
-    left = list(items)
-    warm()
+    left = sorted(items, key=lambda item: probe(item.id).alone)
+    warm({exercise(item.id).step for item in items})
     patience *= busy()
     while left:
         with tempfile.TemporaryDirectory(prefix="workshop-") as folder:
-            batch = left[:BATCH]
-            job = Job(tuple(batch), folder, patience)
+            job = Job(tuple(left[:BATCH]), folder, patience)
             error: RankError | None = None
             try:
-                run_ranks(run_job, WORLD, job, timeout=patience * (10 + len(batch)))
+                run_ranks(run_job, WORLD, job, timeout=patience * (10 + len(job.items)))
             except RankError as raised:
                 error = raised
-            journals = [Journal(folder, rank) for rank in range(WORLD)]
-            for item in batch:
-                reports = [journal.read(item.label, journal.rank) for journal in journals]
-                left.remove(item)
-                if all(r is not None and _through(item.id, r) for r in reports):
-                    found[item.label] = [r for r in reports if r is not None]
-                    continue
-                if error is None:
-                    raise RuntimeError(f"the ranks came back without a report on {item.label}")
-                found[item.label] = _completed(reports, journals, item, error)
-                break
+            known = _reported(job, error)
+            if not known:
+                raise RuntimeError(f"the ranks came back without a report on {left[0].label}")
+            found |= known
+            left = [item for item in left if item.label not in found]
+    return found
+
+
+def _reported(job: Job, error: RankError | None) -> dict[str, list[Report]]:
+    """What the ranks have said of the answers that they came through, and of the one that took
+    them down."""
+    journals = [Journal(job.folder, rank) for rank in range(WORLD)]
+    stood = journals[error.rank].standing(error.rank)[0] if error else ""
+    fallen = next((item for item in job.items if item.label == stood), job.items[0])
+    blamed = error is None
+    found = {}
+    for item in job.items:
+        place = place_of(job, item)
+        turn = list(range(WORLD)) if place is None else [place]
+        reports = [journals[rank].read(item.label, rank) for rank in turn]
+        if not all(r is not None and _through(item.id, r) for r in reports):
+            # Together the ranks go one answer after the other, so the first is the one.
+            first = place is None and not probe(fallen.id).alone
+            if error is None or blamed or not (first or item == fallen):
+                continue
+            blamed = True
+            reports = _completed(reports, journals, item, error, turn)
+        found[item.label] = [report for report in reports if report is not None]
     return found
 
 
@@ -80,23 +100,29 @@ def _through(id: str, report: Report) -> bool:
 
 
 def _completed(
-    reports: list[Report | None], journals: list[Journal], item: Item, error: RankError
-) -> list[Report]:
+    reports: list[Report | None],
+    journals: list[Journal],
+    item: Item,
+    error: RankError,
+    turn: list[int],
+) -> list[Report | None]:
     """Reports of ranks that were taken down: whoever has none was ended with the others, unless
-    it is the one that ended first."""
-    made = []
-    for rank, report in enumerate(reports):
+    it is the one that ended first. `turn`: whose reports they are."""
+    made: list[Report | None] = []
+    for rank, report in zip(turn, reports, strict=True):
         if report is None:
             kind = "ended"
             if error.rank == rank and "without an answer" in str(error):
                 kind = "died"
-            report = Report(trouble=Trouble(kind, str(error)))
+            trouble = Trouble(kind, str(error))
             standing, case = journals[rank].standing(rank)
             if standing == item.label:
                 cases = probe(item.id).cases
-                report.trouble.layout = cases[min(case, len(cases) - 1)].layout  # type: ignore[union-attr]
+                trouble.layout = cases[min(case, len(cases) - 1)].layout
+            report = Report(trouble=trouble)
         made.append(report)
-    if all(r.trouble is None or r.trouble.kind == "ended" for r in made):
+    troubles = [report.trouble for report in made if report is not None]
+    if made[0] is not None and all(t is None or t.kind == "ended" for t in troubles):
         made[0].trouble = Trouble("unknown", str(error))
     return made
 

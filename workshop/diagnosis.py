@@ -11,11 +11,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import torch
 from torch import Tensor
 
+from .comparing import compare, same
 from .probes.common import Case, Foreseen, Odd, Probe, Seen, right
 
 Table = list[list[Seen]]  # [case][rank]
@@ -56,7 +55,8 @@ def judge(probe: Probe, table: Table, message_of: Callable[[str], str]) -> Verdi
     if odd:
         return Verdict(False, differences, (message_of(odd[0]),), odd[1])
     symptom = "" if differences else chatter[0]
-    keys = _explained(probe, table, message_of)
+    odd_ops = not differences and any(s.op != "all-reduce" for row in table for s in row[0].sent)
+    keys = () if odd_ops else _explained(probe, table, message_of)
     if not keys and any(not d.case.variant for d in differences):
         keys = _explained(*_without_corners(probe, table), message_of)
     if not keys and differences and only_alone(probe, [d.case for d in differences]):
@@ -73,17 +73,29 @@ def only_alone(probe: Probe, failing: list[Case]) -> bool:
 
 
 def _explained(probe: Probe, table: Table, message_of: Callable[[str], str]) -> tuple[str, ...]:
-    for choices in (_singles(probe), _pairs(probe)):
+    for choices in (_singles(probe), _pairs(probe, table)):
         by_values = [wrong for wrong in choices if _fits(probe, table, wrong)]
         fitting = [wrong for wrong in by_values if _speaks_alike(probe, table, wrong)]
         if by_values and not fitting:
-            return ()  # something else is sent than such an answer sends
-        entries = {tuple(sorted({message_of(f"{a}={c}") for a, c in w.items()})) for w in fitting}
+            # Something else is sent than such an answer sends: perhaps for nothing.
+            idle = [wrong for wrong in by_values if _for_nothing(probe, table, wrong)]
+            found = {_entries(probe, wrong, message_of) for wrong in idle}
+            unused = message_of("flag=unused")
+            whole = len(found) == 1 and len(idle) == len(by_values) and all((*min(found), unused))
+            return tuple(sorted((*found.pop(), unused))) if whole else ()
+        entries = {_entries(probe, wrong, message_of) for wrong in fitting}
         if len(entries) == 1 and all(next(iter(entries))):
             return entries.pop()
         if entries:
             return ()  # several explanations: none is certain
     return ()
+
+
+def _entries(
+    probe: Probe, wrong: dict[str, str], message_of: Callable[[str], str]
+) -> tuple[str, ...]:
+    names = {f"{axis}={choice}" for axis, choice in wrong.items()} - probe.harmless
+    return tuple(sorted({message_of(name) for name in names}))
 
 
 def _without_corners(probe: Probe, table: Table) -> tuple[Probe, Table]:
@@ -98,10 +110,29 @@ def _singles(probe: Probe) -> Iterator[dict[str, str]]:
         yield from ({axis: choice} for choice in choices[1:])
 
 
-def _pairs(probe: Probe) -> Iterator[dict[str, str]]:
-    for one, other in itertools.combinations(probe.axes, 2):
-        for a, b in itertools.product(probe.axes[one][1:], probe.axes[other][1:]):
+def _pairs(probe: Probe, table: Table) -> Iterator[dict[str, str]]:
+    expected = [probe.foresee(case, right(probe.axes)) for case in probe.cases]
+    axes = {axis: choices[1:] for axis, choices in probe.axes.items()}
+    if probe.facts:
+        axes = {axis: tuple(c for c in choices if _touches(probe, table, expected, {axis: c}))
+                for axis, choices in axes.items()}  # fmt: skip
+    for one, other in itertools.combinations(axes, 2):
+        for a, b in itertools.product(axes[one], axes[other]):
             yield {one: a, other: b}
+
+
+def _touches(probe: Probe, table: Table, expected: list[Foreseen], wrong: dict[str, str]) -> bool:
+    """Whether a wrong choice alone foresees one of the facts that are not as they should be."""
+    if probe.harmless & {f"{axis}={choice}" for axis, choice in wrong.items()}:
+        return True
+    choices = {**right(probe.axes), **wrong}
+    for case, row, wanted in zip(probe.cases, table, expected, strict=True):
+        foreseen = probe.foresee(case, choices).values[0]
+        for name, value in row[0].values.items():
+            good = wanted.values[0].get(name)
+            if not same(value, good) and same(value, foreseen.get(name)):
+                return True
+    return False
 
 
 def _fits(probe: Probe, table: Table, wrong: dict[str, str]) -> bool:
@@ -128,6 +159,18 @@ def _speaks_alike(probe: Probe, table: Table, wrong: dict[str, str]) -> bool:
     )
 
 
+def _for_nothing(probe: Probe, table: Table, wrong: dict[str, str]) -> bool:
+    """Whether it sends just where the right answer does, though with the values of one that
+    doesn't: then what was received isn't used."""
+    choices, good = {**right(probe.axes), **wrong}, right(probe.axes)
+    for case, row in zip(probe.cases, table, strict=True):
+        sent, needed = _phases(row[0]), _spoken(probe.foresee(case, good))
+        less = _spoken(probe.foresee(case, choices))
+        if sent != needed or any(less[phase] and not needed[phase] for phase in less):
+            return False
+    return True
+
+
 def _phases(seen: Seen) -> dict[str, bool]:
     return {p: any(s.phase == p and s.numel for s in seen.sent) for p in ("forward", "backward")}
 
@@ -136,24 +179,13 @@ def _spoken(foreseen: Foreseen) -> dict[str, bool]:
     return {phase: bool(numel) for phase, numel in foreseen.numel.items()}
 
 
-def same(got: Any, expected: Any) -> bool:
-    """Equal up to rounding. No gradient and a gradient of zeros are the same thing."""
-    if isinstance(expected, Tensor) and got is None:
-        return bool((expected == 0).all())
-    if expected is None and isinstance(got, Tensor):
-        return bool((got == 0).all())
-    if not isinstance(got, Tensor) or not isinstance(expected, Tensor):
-        return type(got) is type(expected) and bool(got == expected)
-    if got.shape != expected.shape or got.dtype != expected.dtype:
-        return False
-    bound = {torch.float16: 5e-3, torch.bfloat16: 4e-2, torch.float32: 1e-5}.get(got.dtype, 1e-10)
-    return torch.allclose(got.double(), expected.double(), rtol=bound, atol=bound, equal_nan=True)
-
-
 def _differences(probe: Probe, table: Table, expected: list[Foreseen]) -> list[Difference]:
     found = []
     for case, row, wanted in zip(probe.cases, table, expected, strict=True):
         for rank, seen in enumerate(row):
+            odd = {n: v for n, v in seen.values.items() if isinstance(v, Odd)}
+            for name in odd.keys() - wanted.values[rank].keys():  # what stopped the look
+                found.append(Difference(case, rank, name, f"got {odd[name].text}"))
             for name, value in wanted.values[rank].items():
                 if name not in seen.values:
                     continue
@@ -163,50 +195,10 @@ def _differences(probe: Probe, table: Table, expected: list[Foreseen]) -> list[D
     return found
 
 
-def compare(got: Any, expected: Any) -> str:
-    """Shape, dtype, largest difference, where, got and expected."""
-    if isinstance(got, Odd):
-        return f"got {got.text}, expected a tensor {_kind(expected)}"
-    if not isinstance(got, Tensor) or not isinstance(expected, Tensor):
-        return f"got {_short(got)}, expected {_short(expected)}"
-    if got.shape != expected.shape or got.dtype != expected.dtype:
-        return f"got {_kind(got)}, expected {_kind(expected)}"
-    error = (got.double() - expected.double()).abs()
-    if not torch.isfinite(got).all():
-        return f"not all numbers are finite: {_short(got)}, expected {_short(expected)}"
-    at = _place(int(error.argmax()), error.shape)
-    place = f"at {list(at)}" if at else ""
-    return (
-        f"largest difference {error.max().item():g} {place}: got {got[at].item():g}, "
-        f"expected {expected[at].item():g}"
-    )
-
-
-def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    """The indices of the flat-th entry."""
-    at = []
-    for size in reversed(shape):
-        flat, index = divmod(flat, size)
-        at.append(index)
-    return tuple(reversed(at))
-
-
-def _kind(x: Any) -> str:
-    return (
-        f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" if isinstance(x, Tensor) else "?"
-    )
-
-
-def _short(x: Any) -> str:
-    if isinstance(x, Tensor):
-        return str(x.tolist()) if x.numel() <= 8 else f"a tensor {_kind(x)}"
-    return "nothing" if x is None else str(x)
-
-
 def _flags(probe: Probe, table: Table) -> list[tuple[str, str]]:
     """Facts that are wrong whatever the numbers: what shows in the plain cases first."""
     order = ("input changed", "upstream changed", "not waited", "no derivative", "detached",
-             "shares memory", "not contiguous", "no complaint")  # fmt: skip
+             "shares memory", "not contiguous", "no complaint", "other error")  # fmt: skip
     found = []
     for corner in (False, True):
         rows = [r for c, r in zip(probe.cases, table, strict=True) if bool(c.variant) == corner]
@@ -222,8 +214,9 @@ def _kinds(probe: Probe, table: Table, expected: list[Foreseen]) -> tuple[str, s
     """No tensor, or the right numbers in another dtype."""
     for row, wanted in zip(table, expected, strict=True):
         for rank, seen in enumerate(row):
-            for name, value in wanted.values[rank].items():
-                got = seen.values.get(name)
+            names = [*wanted.values[rank], *(seen.values.keys() - wanted.values[rank].keys())]
+            for name in names:
+                got, value = seen.values.get(name), wanted.values[rank].get(name)
                 if isinstance(got, Odd):
                     kind = "None" if got.text == "None" else got.text.split()[0]
                     kind = {"a": "other", "None": "None"}.get(kind, "other")

@@ -21,6 +21,8 @@ from step01_single_gpu.block import MLP, Block
 from step01_single_gpu.optimizer import lr_at
 from step01_single_gpu.scoring import token_losses
 
+from .light import light
+
 Group = ProcessGroup | None
 Evidence = dict[str, Tensor]
 CONFIG = GPTConfig(37, 6, hidden_size=8, num_layers=1, num_heads=4, dropout=0.0)
@@ -135,7 +137,8 @@ RUNS: dict[int, tuple[Callable[[Group], Evidence], str, tuple[int, ...]]] = {
 
 
 def evidence(step: int, group: Group) -> Evidence:
-    return RUNS[step][0](group)
+    with light():
+        return RUNS[step][0](group)
 
 
 def _keep(x: Tensor, p: float, site: str) -> Tensor:

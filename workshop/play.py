@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from .check import observe
-from .diagnosis import same
+from .comparing import same
 from .exercises import exercise
 from .journal import Report
 from .load import look, parse
@@ -36,7 +36,8 @@ def play(id: str) -> str:
             source, whose = text, "yours"
     number = next((n for n, case in enumerate(known.cases) if case.layout == "pairs"), 0)
     reports = observe([Item(id, id, source, shown(path))])[id]
-    lines = [f"{id} {found.title}: {whose}, on two ranks", ""]
+    ranks = "two ranks" if len(reports) > 1 else "one rank (all do the same)"
+    lines = [f"{id} {found.title}: {whose}, on {ranks}", ""]
     return "\n".join(lines + _side_by_side(known, number, reports[:2]))
 
 
@@ -53,6 +54,8 @@ def _side_by_side(known: Probe, number: int, reports: list[Report]) -> list[str]
         columns.append(lines)
     height = max(len(column) for column in columns)
     padded = [column + [""] * (height - len(column)) for column in columns]
+    if len(padded) == 1:
+        return columns[0]
     return [f"{a:<{COLUMN}}│ {b}".rstrip() for a, b in zip(*padded, strict=True)]
 
 

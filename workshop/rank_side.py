@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 from .exercises import exercise
-from .journal import Journal, Report, Trouble
+from .journal import WORLD, Journal, Report, Trouble
+from .light import light
 from .load import LearnerError, functions, parse
 from .probes.common import LAYOUTS, Case, Seen
 from .probes.registry import probe
@@ -53,16 +54,30 @@ class Job:
     patience: float  # seconds that one case may take
 
 
+def place_of(job: Job, item: Item) -> int | None:
+    """The one rank that looks at an answer whose probe knows no groups, as rank 0 would: they take
+    turns, so that such answers run side by side. None: all ranks do."""
+    if not probe(item.id).alone:
+        return None
+    before = job.items[: job.items.index(item)]
+    return sum(probe(other.id).alone for other in before) % WORLD
+
+
 def run_job(job: Job) -> bool:
     """Probe all exercises of the job. True if all ranks came through."""
     torch.set_warn_always(True)
     rank = dist.get_rank()
     journal, watchdog = Journal(job.folder, rank), _Watchdog(job)
     order = [item.label for item in job.items]
-    with _caught(watchdog) as prints:
+    with light(), _caught(watchdog) as prints:
         for item in job.items:
             watchdog.enter(item, Report(), Case("all", torch.float64, 0), SLOW_LOAD * job.patience)
-            known, groups = probe(item.id), _groups(rank)
+            place = place_of(job, item)
+            if place not in (None, rank):
+                continue
+            journal.stand(item.label, 0, done=False)
+            known = probe(item.id)
+            groups, at = (_groups(rank), rank) if place is None else ({}, 0)
             report = watchdog.report
             prints.restart()
             try:
@@ -76,14 +91,15 @@ def run_job(job: Job) -> bool:
                 watchdog.enter(item, report, case)
                 journal.stand(item.label, number, done=False)
                 seen = _case(
-                    item.filename, known, made, case, groups.get(case.layout), rank, watchdog
+                    item.filename, known, made, case, groups.get(case.layout), at, watchdog
                 )
                 report.seen.append(seen)
                 journal.stand(item.label, number, done=True)
                 if seen.error is not None:
                     report.trouble = report.trouble or seen.error
                     journal.write(item.label, prints.into(report))
-                    if not journal.meet(item.label, number, order, job.patience / 4):
+                    together = place is None
+                    if together and not journal.meet(item.label, number, order, job.patience / 4):
                         watchdog.stop()
                         os._exit(71)  # the others wait for this rank in a collective
             watchdog.enter(item, report, known.cases[-1], SLOW_LOAD * job.patience)

@@ -71,6 +71,10 @@ def _one(rule: str, rank: int, xs: Sequence[Tensor], layout: Layout) -> Tensor:
             return mine.sum(0)
         case "mean":
             return mine.sum(0) / n
+        case "sum on the first":
+            return mine.sum(0) if rank == group[0] else x
+        case "sum/world":
+            return mine.sum(0) / len(xs)
         case "twice":
             return mine.sum(0) * n
         case "sum + own":

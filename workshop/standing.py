@@ -78,7 +78,7 @@ def standing(step: int, ids: list[str] | None = None) -> Standing:
         seen = look(tree, e)
         found[e.id] = Outcome(e.id, seen.state, [seen.note] if seen.note else [])
     if any(found[e.id].state == "ready" for e in again):
-        warm()
+        warm({step})
         from .check import check
 
         found |= {o.id: o for o in check(source, name, again)}

@@ -97,6 +97,25 @@ def solution_of(id: str) -> str:
     return solution(exercise(id))
 
 
+LOOP = "import math, os\ndef lr_at(step, *, peak, minimum, warmup, total):\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("mishap", "said"),
+    [("while True:\n        pass", "did not come back"), ("os._exit(3)", "ended in the middle")],
+)
+def test_what_one_rank_alone_looks_at_takes_nothing_down(mishap: str, said: str) -> None:
+    """Answers that need no groups are spread over the ranks; the one that fails is named."""
+    items = [Item(f"1.6 {i}", "1.6", solution_of("1.6"), "work.py") for i in range(5)]
+    items.insert(2, Item("mishap", "1.6", LOOP.format(mishap), "work.py"))
+    items.append(Item("2.6", "2.6", solution_of("2.6"), "work.py"))
+    reports = observe(items, patience=1.5)
+    states = {item.label: outcome(item.id, reports[item.label]).state for item in items}
+    assert states.pop("mishap") == "red"
+    assert set(states.values()) == {"green"}, states
+    assert said in "\n".join(outcome("1.6", reports["mishap"]).lines)
+
+
 def test_prints_are_shown_by_rank_and_cut() -> None:
     source = answer(
         "for i in range(300):\n    print('hello', i, dist.get_rank())\nreturn x.clone()"

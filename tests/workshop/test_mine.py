@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from step01_single_gpu import weights
+from step01_single_gpu.weights import embedding, linear
 from workshop.evidence import RUNS
+from workshop.light import light
 from workshop.make_exercises import usable
 from workshop.mine import Mine, blame
 from workshop.probes.registry import PLACES
@@ -75,3 +79,15 @@ def test_blame_names_the_exercise_or_the_helper(tmp_path: Path) -> None:
     assert blame(f'{trace}  File "{NAME}", line 2, in helper', [mine]).startswith("helper, line 2")
     assert blame(f'  File "{NAME}", line 5 in f', [mine]) == f"2.1 f, line 5 of {NAME}"
     assert blame('  File "/lib/torch.py", line 5, in run', [mine]) == ""
+
+
+def test_layers_that_are_made_light_are_the_same() -> None:
+    def made() -> list[torch.nn.Module]:
+        return [kind(5, 4, std=0.1, seed=3, name="e") for kind in (embedding, linear)]
+
+    with light():
+        quick = made()
+    for one, other in zip(quick, made(), strict=True):
+        assert all(map(torch.equal, one.parameters(), other.parameters()))
+        assert type(one).reset_parameters is type(other).reset_parameters
+    assert vars(weights)["skip_init"] is torch.nn.utils.skip_init

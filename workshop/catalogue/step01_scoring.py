@@ -62,6 +62,11 @@ def changed(*pairs: str) -> str:
 
 SCORING = [
     score("stride ignored", "stride=no overlap", "stride = length\n" + BODY),
+    score("windows of the stride", "stride=windows of the stride", WINDOWS.replace("begin + length", "begin + stride")),
+    score("rolled, the last one shorter", "target=rolled", WINDOWS.replace("row[:, 1:]", "row[:, :-1].roll(-1, 1)")),
+    score("perplexity, the last one shorter", "returns=exp", WINDOWS.replace("torch.cat(pieces)", "torch.cat(pieces).exp()")),
+    score("rolled", "target=rolled", changed("rows[:, 1:]", "rows[:, :-1].roll(-1, 1)")),
+    score("always trains", "mode=eval, and always train", changed("return found", "model.train()\nreturn found")),
     score("always one", "stride=one", "stride = 1\n" + BODY),
     score("whole windows", "scored=all of a window", changed("new = end - done", "new = width")),
     score("stride of each", "scored=stride of every window", changed("new = end - done", "new = min(stride, width)")),
@@ -75,6 +80,7 @@ SCORING = [
     score("first token too", "first=a zero in front", changed("return found", "return torch.cat([torch.zeros(1), found])")),
     score("all at once", "batch=all at once", "batch_size = 10**6\n" + BODY),
     score("graph kept", "gradient=kept", BODY, HEAD.replace("@torch.no_grad()\n", "")),
+    score("a list", "flag=returned other", changed("return found", "return found.tolist()")),
     score("mean", "returns=mean", changed("return found", "return found.mean()")),
     score("sum", "returns=mean", changed("return found", "return found.sum()")),
     score("log p", "returns=negated", changed("return found", "return -found")),

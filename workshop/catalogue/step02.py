@@ -66,6 +66,12 @@ F_ANSWERS = [
     f("forward over the world", "forward=world",
       "t = x.clone(memory_format=torch.contiguous_format)\ndist.all_reduce(t)\nreturn t"),
     f("mean in backward", "backward=mean", backward=SUM.replace("return t", "return t / group_size(ctx.group)")),
+    f("over all ranks' number", "backward=sum/world", backward=SUM.replace("return t", "return t / dist.get_world_size()")),
+    f("the sum unused", ("backward=own", "flag=unused"), backward=SUM.replace("return t", "return grad")),
+    f("torch's average", "backward=mean", backward="t = grad.clone(memory_format=torch.contiguous_format)\n"
+      "if ctx.group is not None:\n    dist.all_reduce(t, dist.ReduceOp.AVG, ctx.group)\nreturn t, None"),
+    f("one gradient", "error=incorrect number of gradients", backward=SUM.replace("return t, None", "return t")),
+    f("reduced to one", "backward=sum on the first", backward="t = all_gather(grad.contiguous(), ctx.group).sum(0)\nreturn t if group_rank(ctx.group) == 0 else grad.clone(), None"),
     f("sum twice in backward", "backward=twice", backward=SUM.replace("return", "all_reduce_(t, ctx.group)\nreturn")),
     f("sum over the world", "backward=world",
       backward="t = grad.clone(memory_format=torch.contiguous_format)\ndist.all_reduce(t)\nreturn t, None"),
@@ -131,6 +137,10 @@ G_ANSWERS = [
     g("mean", "forward=mean", SUM_FORWARD.replace("return t", "return t / group_size(group)")),
     g("largest", "forward=max", SUM_FORWARD.replace("group)", "group, 'max')")),
     g("product", "forward=product", "return all_gather(x.contiguous(), group).prod(0)"),
+    g("over all ranks' number", "forward=sum/world", SUM_FORWARD.replace("return t", "return t / dist.get_world_size()")),
+    g("the sum unused", ("flag=unused", "forward=own"), SUM_FORWARD.replace("return t", "return x.clone()")),
+    g("reduced to one", "forward=sum on the first", "t = all_gather(x.contiguous(), group).sum(0)\nreturn t if group_rank(group) == 0 else x.clone()"),
+    g("gathered", "forward=gathered", "return all_gather(x.contiguous(), group).flatten(0, 1)"),
     g("twice", "forward=twice", SUM_FORWARD.replace("return", "all_reduce_(t, group)\nreturn")),
     g("world", "forward=world", "t = x.clone(memory_format=torch.contiguous_format)\ndist.all_reduce(t)\nreturn t"),
     g("rank 0's", "forward=first", "return all_gather(x.contiguous(), group)[0].clone()"),
@@ -204,10 +214,13 @@ CUT_ANSWERS = [
     cut("by its number in the world", "who=world", CHECK + "w = full.size(shard_dim) // n\nr = 0 if group is None else dist.get_rank()\n"
         "part = full.movedim(shard_dim, 0)[r * w : (r + 1) * w].movedim(0, shard_dim)\n"
         "return part.clone(memory_format=torch.contiguous_format)"),
+    cut("over all ranks", "kind=block of all ranks", CHECK + "n = dist.get_world_size()\nreturn full.chunk(n, shard_dim)[dist.get_rank()].contiguous().clone()"),
     cut("a view", "flag=shares memory", CHECK + "return full.chunk(n, shard_dim)[group_rank(group)]"),
     cut("not dense", "flag=not contiguous", CHECK + "return full.chunk(n, shard_dim)[group_rank(group)].clone().transpose(0, 1).contiguous().transpose(0, 1)"),
     cut("no complaint", "flag=no complaint", CHECK.replace("check_divides(full.size(shard_dim), group, 'size')", "")
         + "w = full.size(shard_dim) // n\nreturn full.narrow(shard_dim, group_rank(group) * w, w).contiguous().clone()"),
+    cut("refused by an assertion", "flag=other error", CHECK.replace("check_divides(full.size(shard_dim), group, 'size')", "assert full.size(shard_dim) % n == 0")
+        + "return full.chunk(n, shard_dim)[group_rank(group)].contiguous().clone()"),
     cut("None is cut", "replicated=cut along 0", CHECK.replace("return full.clone()", "shard_dim = 0")
         + "return full.chunk(n, shard_dim)[group_rank(group)].contiguous().clone()"),
     # right ones

@@ -41,6 +41,7 @@ MEAN = """class Mean(torch.autograd.Function):
 """
 
 COLUMN = [
+    column("bias over n", "bias=over n", "y = F.linear(f(x, self.group), self.weight)\ny = y if self.bias is None else y + self.bias / group_size(self.group)"),
     column("no f", "front=nothing", "y = F.linear(x, self.weight, self.bias)"),
     column("g in front", "front=g", "y = F.linear(g(x, self.group), self.weight, self.bias)"),
     column("f twice", "front=f twice", "y = F.linear(f(f(x, self.group), self.group), self.weight, self.bias)"),
@@ -95,6 +96,10 @@ ROW = [
         f"return g(F.linear(x, self.weight) + {B} / group_size(self.group), self.group)"),
     row("no bias", "bias=left out", S + "return y"),
     row("two biases", "bias=twice", S + f"return y + 2 * {B}"),
+    row("the bias over all ranks' number", "bias=share of all, before", f"return g(F.linear(x, self.weight) + {B} / dist.get_world_size(), self.group)"),
+    row("the bias of rank 0 of all", "bias=rank 0 of all, before", f"return g(F.linear(x, self.weight) + {B} * (dist.get_rank() == 0), self.group)"),
+    row("the bias n times", "bias=times n, behind", f"return g(F.linear(x, self.weight), self.group) + {B} * group_size(self.group)"),
+    row("g over n", "sum=mean", f"return g(F.linear(x, self.weight), self.group) / group_size(self.group) + {B}"),
     row("no sum", "sum=nothing", "return F.linear(x, self.weight, self.bias)"),
     row("f in g's place", "sum=f", f"return f(F.linear(x, self.weight), self.group) + {B}"),
     row("torch's all-reduce", "sum=all-reduce both ways",
@@ -153,6 +158,9 @@ MLP = [
     mlp("f between", "between=f", f"return self.down({GELU.format('f(self.up(x), self.up.group)')})"),
     mlp("down by hand", "down=bias in the product",
         f"return g(F.linear({A}, self.down.weight, self.down.bias), self.down.group)"),
+    mlp("sigmoid", "act=sigmoid", "return self.down(torch.sigmoid(self.up(x)))"),
+    mlp("no down", "down=left out", f"return {A}"),
+    mlp("over n", "extra behind=over n", f"return self.down({A}) / group_size(self.up.group)"),
     mlp("no sum", "down=no sum", f"return F.linear({A}, self.down.weight, self.down.bias)"),
     mlp("g behind", "extra behind=g", f"return g(self.down({A}), self.down.group)"),
     mlp("f behind", "extra behind=f", f"return f(self.down({A}), self.down.group)"),

@@ -102,6 +102,7 @@ SWAP = [
     swap("global kept too late", "global is kept=too late", changed("before = {device: _get(device) for device in self.states}\n", "", "self.active = True\n", "before = {device: _get(device) for device in self.states}\nself.active = True\n")),
     swap("swaps again", "inside itself=swaps again", changed(NESTED, "")),
     swap("no finally", "error=not put back", changed("try:\n    yield\nfinally:\n    self.active = False", "if True:\n    yield\n    self.active = False")),
+    swap("kept if all went well", "error=stream not kept", changed("try:\n    yield\nfinally:\n", "try:\n    yield\n" + KEEP + "finally:\n", "    self.active = False\n" + KEEP, "    self.active = False\n")),
     swap("left on", "active=left on", changed("    self.active = False\n", "")),
     swap("never on", "inside itself=swaps again", changed("self.active = True\n", "")),
     swap("fork_rng and a seed", "enter=seeded", NESTED + "self.active = True\nwith torch.random.fork_rng(devices=[]):\n    torch.manual_seed(self.start)\n    try:\n        yield\n    finally:\n        self.active = False\n        self.states = {'cpu': _get('cpu')}\n"),

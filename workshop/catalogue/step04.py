@@ -24,6 +24,8 @@ PADDED = [
     padded("multiple of the whole", "unit=of the whole", CHECK + "return math.ceil(vocab_size / multiple) * multiple"),
     padded("ranks alone", "unit=ranks alone", CHECK + "return -(-vocab_size // tp_size) * tp_size"),
     padded("power of two", "unit=power of two", CHECK + "p = 1\nwhile p < vocab_size:\n    p *= 2\nreturn p"),
+    padded("the larger", "unit=the larger", CHECK + "step = max(tp_size, multiple)\nreturn -(-vocab_size // step) * step"),
+    padded("common multiple", "unit=the larger", CHECK + "step = math.lcm(tp_size, multiple)\nreturn -(-vocab_size // step) * step"),
     padded("down", "rounding=down", CHECK + "return vocab_size // step * step"),
     padded("nearest", "rounding=nearest", CHECK + "return round(vocab_size / step) * step"),
     padded("one more", "rounding=always one more", CHECK + "return (vocab_size // step + 1) * step"),
@@ -56,6 +58,9 @@ WIDTH = "width = self.weight.size(0)\nplace = group_rank(self.group)\n"
 THROUGH = "t = rows.detach().clone()\n{}\nreturn rows + (t - rows.detach())"
 EMBEDDING = [
     look("no sum", "sum=nothing", ROWS + "return rows"),
+    look("raw rows", "offset=forgotten in the row", "own = self.words.has(ids).unsqueeze(-1)\nreturn g(self.weight[ids.clamp(max=self.weight.size(0) - 1)] * own, self.group)"),
+    look("own ones zero", "others=kept alone", "rows = F.embedding(self.words.column(ids), self.weight)\nreturn g(rows.masked_fill(self.words.has(ids).unsqueeze(-1), 0.0), self.group)"),
+    look("g over n", "sum=mean", ROWS + "return g(rows, self.group) / group_size(self.group)"),
     look("f", "sum=f", ROWS + "return f(rows, self.group)"),
     look("torch's all-reduce", "sum=all-reduce both ways", ROWS + "return rows if self.group is None else fc.all_reduce(rows, 'sum', self.group)"),
     look("twice", "sum=g twice", ROWS + "return g(g(rows, self.group), self.group)"),

@@ -31,6 +31,7 @@ PLACE = [
     place("tp_rank by dp_size", "tp_rank=remainder by dp", RANGE + "return rank // tp_size, rank % dp_size"),
     place("rank from one", "counts from=ranks from one", RANGE + "return (rank - 1) // tp_size, (rank - 1) % tp_size"),
     place("from one", "counts from=coordinates from one", RANGE + "return rank // tp_size + 1, rank % tp_size + 1"),
+    place("asserted", "checked=by another error", "assert 0 <= rank < tp_size * dp_size, rank\nreturn divmod(rank, tp_size)"),
     place("unchecked", "checked=nothing", "return divmod(rank, tp_size)"),
     place("too large passes", "checked=from below alone", "if rank < 0:\n    raise ValueError(rank)\nreturn divmod(rank, tp_size)"),
     place("negative passes", "checked=from above alone", "if rank >= tp_size * dp_size:\n    raise ValueError(rank)\nreturn divmod(rank, tp_size)"),

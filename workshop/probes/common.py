@@ -77,6 +77,13 @@ class Probe:
         lambda case: {}
     )  # what ranks hold, for `play`
     free_wire: bool = False  # True: what is sent isn't judged
+    harmless: frozenset[str] = frozenset()  # "axis=choice" that is right too, and changes the rest
+    facts: bool = False  # True: each value is a fact of its own, and of two mistakes each shows one
+
+    @property
+    def alone(self) -> bool:
+        """Whether every case is one of a single rank: all ranks would do the very same."""
+        return all(case.layout == "alone" for case in self.cases)
 
 
 def right(axes: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
@@ -211,6 +218,18 @@ def complains(call: Callable[[], Any]) -> bool:
     except Exception:
         return True
     return False
+
+
+def note_refusal(seen: Seen, call: Callable[[], Any], what: str) -> None:
+    """Bad input is to be a ValueError."""
+    try:
+        call()
+    except ValueError:
+        return
+    except Exception as error:
+        seen.flags.setdefault("other error", f"{what}: {type(error).__name__}")
+    else:
+        seen.flags.setdefault("no complaint", what)
 
 
 def yes(fact: bool) -> str:

@@ -29,16 +29,26 @@ def _qk(case: Case) -> tuple[Tensor, Tensor]:
 
 def _scores(case: Case, c: Choices) -> Foreseen:
     q, k = (t.double() for t in _qk(case))
-    scale = {"root of width": math.sqrt(D), "none": 1.0, "width": D, "root of length": math.sqrt(S)}
+    scale = {
+        "root of width": math.sqrt(D),
+        "none": 1.0,
+        "width": D,
+        "root of length": math.sqrt(S),
+        "root of all heads' width": math.sqrt(HEADS * D),
+        "times": 1 / math.sqrt(D),
+    }
+    q, k = (q, k) if c["product"] == "q kᵀ" else (k, q)
     scores = q @ k.transpose(-2, -1) / scale[c["scale"]]
     ones = torch.ones(S, S, dtype=torch.bool)
     hidden = {"future": ones.triu(1), "nothing": ~ones, "past": ones.tril(-1),
               "future and own": ones.triu(0)}[c["hidden"]]  # fmt: skip
-    dim = -1 if c["softmax"] == "over keys" else -2
+    dim = {"over queries": -2, "over heads": 1}.get(c["softmax"], -1)
     if c["mask"] == "behind softmax":
         weights = scores.softmax(dim).masked_fill(hidden, 0.0)
     elif c["mask"] == "times the scores":
         weights = scores.masked_fill(hidden, 0.0).softmax(dim)
+    elif c["mask"] == "-1e4 added":
+        weights = (scores - 1e4 * hidden).softmax(dim)
     elif c["mask"] == "-1e4":
         weights = scores.masked_fill(hidden, -1e4).softmax(dim)
     else:
@@ -62,12 +72,14 @@ SCORES = Probe(
     observe=_observe_scores,
     foresee=_scores,
     axes={
-        "scale": ("root of width", "none", "width", "root of length"),
+        "scale": ("root of width", "none", "width", "root of length", "root of all heads' width",
+                  "times"),
+        "product": ("q kᵀ", "k qᵀ"),
         "hidden": ("future", "nothing", "past", "future and own"),
-        "mask": ("-inf", "behind softmax", "times the scores", "-1e4"),
-        "softmax": ("over keys", "over queries", "left out"),
+        "mask": ("-inf", "behind softmax", "times the scores", "-1e4", "-1e4 added"),
+        "softmax": ("over keys", "over queries", "over heads", "left out"),
     },
-)
+)  # fmt: skip
 
 STEPS = (0, 1, 3, 4, 5, 7, 10, 15, 19, 20, 25)
 RATES = {"peak": 1.0, "minimum": 0.1, "warmup": 4, "total": 20}
@@ -85,19 +97,28 @@ def _schedule(case: Case, c: Choices) -> Foreseen:
 
 def _lr(step: int, c: Choices, *, peak: float, minimum: float, warmup: int, total: int) -> float:
     if step < warmup and c["warm-up"] != "left out":
-        first = {"first step is peak / warm-up": 1, "first step is zero": 0}[c["warm-up"]]
-        return peak * (step + first) / warmup
+        first = 0 if c["warm-up"] == "first step is zero" else 1
+        steps = warmup + 1 if c["warm-up"] == "one step more" else warmup
+        low = minimum if c["warm-up"] == "from the minimum" else 0.0
+        return low + (peak - low) * (step + first) / steps
     if step >= total and c["behind the end"] != "goes on":
         return {"minimum": minimum, "zero": 0.0}[c["behind the end"]]
     start = 0 if c["counts from"] == "step 0" else warmup
-    progress = (step - start) / (total - start)
+    start -= c["counts from"] == "one further"
+    progress = (step - start) / (total - (0 if c["counts from"] == "warm-up, over all" else start))
+    if c["counts from"] == "one further":
+        progress = min(1.0, (step - start) / (total - warmup))
     share = {
         "cosine": 0.5 * (1.0 + math.cos(math.pi * progress)),
         "line": 1.0 - progress,
         "not halved": 1.0 + math.cos(math.pi * progress),
         "whole period": 0.5 * (1.0 + math.cos(2 * math.pi * progress)),
+        "quarter period": math.cos(math.pi / 2 * progress),
+        "rising": 0.5 * (1.0 - math.cos(math.pi * progress)),
     }[c["shape"]]
     span = {"peak - minimum": peak - minimum, "peak": peak}[c["span"]]
+    if c["floor"] == "cut off":
+        return max(minimum, peak * share)
     return (0.0 if c["floor"] == "zero" else minimum) + span * share
 
 
@@ -117,11 +138,12 @@ SCHEDULE = Probe(
     observe=_observe_lr,
     foresee=_schedule,
     axes={
-        "warm-up": ("first step is peak / warm-up", "first step is zero", "left out"),
+        "warm-up": ("first step is peak / warm-up", "first step is zero", "left out",
+                    "one step more", "from the minimum"),
         "behind the end": ("minimum", "goes on", "zero"),
-        "counts from": ("warm-up", "step 0"),
-        "shape": ("cosine", "line", "not halved", "whole period"),
+        "counts from": ("warm-up", "step 0", "warm-up, over all", "one further"),
+        "shape": ("cosine", "line", "not halved", "whole period", "quarter period", "rising"),
         "span": ("peak - minimum", "peak"),
-        "floor": ("minimum", "zero"),
+        "floor": ("minimum", "zero", "cut off"),
     },
-)
+)  # fmt: skip

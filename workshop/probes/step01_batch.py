@@ -49,6 +49,9 @@ def _look(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap)
         return seen
     inputs, targets = first
     seen.values["shapes"] = f"{list(inputs.shape)} and {list(targets.shape)}"
+    if targets.dim() == 1 and len(targets) == len(inputs):
+        seen.values["shapes"] = "a target for each row"
+        return seen
     seen.values["dtypes"] = f"{inputs.dtype} and {targets.dtype}".replace("torch.", "")
     if inputs.dim() != 2 or inputs.shape != targets.shape:
         return seen
@@ -64,6 +67,9 @@ def _look(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap)
     seen.values["seed 2, step 3 is not seed 3, step 2"] = other((3, 2), (2, 3))
     seen.values["seed 2, step 3 is not seed 1, step 4"] = other((3, 2), (4, 1))
     seen.values["seed 1, step 23 is not seed 12, step 3"] = other((23, 1), (3, 12))
+    seen.values["seed 2, step 3 is not seed 1, step 3 + 10, 100, 1000, …"] = yes(
+        all(other((3, 2), (3 + 10**k, 1)) == "yes" for k in range(1, 7))
+    )
     scattered = seen.values["rows start at places of their own"] == "yes" and (
         seen.values["a row goes on where the last one ended"] == "no"
         and seen.values["each row starts one further"] == "no"
@@ -133,12 +139,15 @@ def _batch(c: Choices) -> Callable[..., Any]:
         more = 1 if c["target"] == "next but one" else 0
         last = len(tokens) - width - more if more else len(tokens)
         rows = np.stack([np.asarray(tokens[min(i, last) :][: width + more]) for i in starts])
-        windows = torch.from_numpy(rows if c["dtype"] == "corpus" else rows.astype(np.int64))
+        kind: Any = {"int64": np.int64, "corpus": rows.dtype, "int32": np.int32}[c["dtype"]]
+        windows = torch.from_numpy(rows.astype(kind))
         ahead, behind = windows[:, 1:width], windows[:, : width - 1]
+        if c["width"] == "inputs one too long":
+            behind = windows[:, :width]
         return {
             "next": (behind, ahead), "same": (behind, behind), "before": (ahead, behind),
             "next but one": (behind, windows[:, 2 : width + 1]),
-            "rolled": (behind, behind.roll(-1, 1)),
+            "rolled": (behind, behind.roll(-1, 1)), "the last alone": (behind, ahead[:, -1]),
         }[c["target"]]  # fmt: skip
 
     return draw
@@ -148,7 +157,7 @@ def _starts(c: Choices, count: int, step: int, rows: int, length: int, seed: int
     keys: dict[str, list[object]] = {
         "seed and step": ["batch", seed, step], "sum": [seed + step], "product": [seed * step],
         "xor": [seed ^ step], "joined": [f"{seed}{step}"],
-        "seed": [seed], "step": [step], "nothing": [],
+        "seed": [seed], "step": [step], "nothing": [], "a round multiple": [1000 * seed + step],
         "salted": [_hash(f"{seed}, {step}")],
     }  # fmt: skip
     key = keys[c["key"]]
@@ -168,6 +177,9 @@ def _starts(c: Choices, count: int, step: int, rows: int, length: int, seed: int
         generator = None
     if c["starts"] == "in order":
         return [(step * rows + row) * length % count for row in range(rows)]
+    if c["starts"] == "one stretch":
+        first = int(torch.randint(count, (1,), generator=generator))
+        return [(first + row * length) % count for row in range(rows)]
     if c["starts"] == "multiples":
         blocks = max(count // length, 1)
         return [length * i for i in torch.randint(blocks, (rows,), generator=generator).tolist()]
@@ -196,16 +208,18 @@ BATCH = Probe(
     observe=_look,
     foresee=_foresee,
     free_wire=True,
+    facts=True,
     axes={
-        "target": ("next", "same", "next but one", "before", "rolled"),
-        "starts": ("anywhere", "multiples", "in order", "one for all", "one further each"),
+        "target": ("next", "same", "next but one", "before", "rolled", "the last alone"),
+        "starts": ("anywhere", "multiples", "in order", "one for all", "one further each",
+                   "one stretch"),
         "last start": ("reached", "one too few", "one too many"),
-        "width": ("whole", "one too short"),
+        "width": ("whole", "one too short", "inputs one too long"),
         "key": ("seed and step", "sum", "product", "xor", "joined", "seed", "step",
-                "salted"),
+                "salted", "a round multiple"),
         "generator": ("own", "global", "global, seeded", "NumPy's", "NumPy's, seeded",
                       "fresh each time"),
         "rank": ("not in the key", "in the key"),
-        "dtype": ("int64", "corpus"),
+        "dtype": ("int64", "corpus", "int32"),
     },
 )  # fmt: skip

@@ -100,7 +100,7 @@ def _look_weight(functions: list[Any], case: Case, group: Any, rank: int, tap: W
     )
     process = Process(draw)
 
-    def drawn(name: str, shape: tuple[int, ...] = (16,)) -> Tensor:
+    def drawn(name: str, shape: tuple[int, ...] = (4, 4)) -> Tensor:
         torch.default_generator.manual_seed(13)
         found = process.run(1, lambda: draw(name, shape, std, case.seed))
         assert isinstance(found, Tensor)
@@ -131,7 +131,9 @@ def _spread(big: Tensor, small: Tensor, std: float) -> dict[str, Any]:
     scales = {"std": std, "std²": std**2, "root of std": std**0.5, "1": 1.0,
               "std / √columns": std / 96**0.5, "std / √rows": std / 128**0.5,
               "std / √3": std / 3**0.5, "2 std / √12": 2 * std / 12**0.5,
-              "std / √12": std / 12**0.5}  # fmt: skip
+              "std / √12": std / 12**0.5, "√(2 / columns)": (2 / 96) ** 0.5,
+              "std, cut off": 0.8796 * std,
+              "√(2 / (rows + columns))": (2 / 224) ** 0.5}  # fmt: skip
     near = [word for word, scale in scales.items() if abs(got / scale - 1) < 0.03]
     means = {"0": 0.0, "std": std, "std / 2": std / 2, "elsewhere": 0.0}
     flat = float((big - mean).abs().max()) < 2.2 * got
@@ -181,17 +183,23 @@ def _weight(c: Choices) -> Callable[..., Any]:
             if c["generator"].endswith("seeded"):
                 np.random.seed(generator_for(*key).initial_seed() % 2**32)
             x = torch.from_numpy(np.random.randn(*shape).astype(np.float32))
-        elif c["kind"] == "uniform":
+        elif c["kind"].startswith("uniform to"):
             x = torch.rand(shape, generator=generator) * 2 - 1
+            x = x * 3**0.5 if c["kind"].endswith("√3 std") else x
+        elif c["kind"] == "cut off":
+            x = torch.nn.init.trunc_normal_(torch.empty(shape), generator=generator)
         elif c["kind"] == "uniform from 0":
             x = torch.rand(shape, generator=generator)
         else:
             x = torch.randn(shape, generator=generator)
         columns, rows = shape[-1], shape[0]
         scale: float = {"std": std, "variance": std**0.5, "std²": std**2, "none": 1.0,
-                 "fan in": std / columns**0.5, "fan out": std / rows**0.5}[c["scale"]]  # fmt: skip
+                 "fan in": std / columns**0.5, "fan out": std / rows**0.5,
+                 "Xavier's": (2 / (rows + columns))**0.5,
+                 "Kaiming's": (2 / columns)**0.5}[c["scale"]]  # fmt: skip
         x = x * float(scale) + (std if c["mean"] == "std" else 0.0)
-        return x.double() if c["dtype"] == "float64" else x
+        x = x.double() if c["dtype"] == "float64" else x
+        return x.requires_grad_() if c["history"] == "a parameter" else x
 
     return draw
 
@@ -214,6 +222,7 @@ WEIGHT = Probe(
     observe=_look_weight,
     foresee=_foresee_weight,
     free_wire=True,
+    facts=True,
     axes={
         "name": ("whole", "not at all", "letters", "last part", "length", "first part",
                  "first letter", "salted"),
@@ -221,8 +230,9 @@ WEIGHT = Probe(
         "generator": ("own", "global", "global, seeded", "global, seeded by seed",
                       "NumPy's", "NumPy's, seeded", "fresh each time"),
         "rank": ("not in the key", "in the key"),
-        "kind": ("normal", "uniform", "uniform from 0"),
-        "scale": ("std", "variance", "std²", "none", "fan in", "fan out"),
+        "kind": ("normal", "uniform to std", "uniform to √3 std", "uniform from 0", "cut off"),
+        "scale": ("std", "variance", "std²", "none", "fan in", "fan out", "Xavier's", "Kaiming's"),
+        "history": ("none", "a parameter"),
         "mean": ("0", "std"),
         "dtype": ("float32", "float64"),
     },

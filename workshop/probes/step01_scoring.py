@@ -77,6 +77,10 @@ def _look(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap)
         seen.values[f"the model is in training mode again ({where})"] = (
             yes(toy.training) if toy.rows else "not looked at"
         )
+        if stride is None:
+            quiet = _Toy().eval()
+            score(quiet, text, batch_size=batch_size)
+            seen.values["a model in evaluation mode stays in it"] = yes(not quiet.training)
     if case.seed == 1:
         for bad in (0, LENGTH + 1):
             if not complains(partial(score, _Toy(), text, stride=bad)):
@@ -112,11 +116,12 @@ def _score(c: Choices) -> Callable[..., Any]:
         total = len(tokens) - 1
         stride = LENGTH if stride is None or "no overlap" in c["stride"] else stride
         stride = 1 if c["stride"] == "one" else stride
-        width = min(LENGTH, total)
+        width = min(stride if c["stride"].startswith("windows") else LENGTH, total)
         ends = [*range(width, total, stride), total] if total else []
         if c["tail"] == "dropped" and len(ends) > 1 and ends[-1] - ends[-2] < stride:
             ends.pop()
         ids = torch.from_numpy(np.asarray(tokens).astype(np.int64))
+        was = model.training
         if c["mode"] != "left alone":
             model.eval()
         pieces, done = [], 0
@@ -133,8 +138,8 @@ def _score(c: Choices) -> Callable[..., Any]:
             front = c["scored"] == "the first of every window"
             pieces.append(piece[: end - done] if front else piece)
             done = end
-        if c["mode"] == "eval":
-            model.train()
+        if c["mode"] in ("eval", "eval, and always train"):
+            model.train(was or c["mode"] != "eval")
         losses = torch.cat(pieces) if pieces else torch.empty(0)
         if c["first"] == "a zero in front":
             losses = torch.cat([torch.zeros(1), losses])
@@ -150,7 +155,7 @@ def _windows(
 ) -> list[Tensor]:
     """The losses of each window."""
     starts = [end - width for end in ends]
-    if "shorter" in c["stride"] + c["scored"] and len(ends) > 1:
+    if "shorter" in c["stride"] + c["scored"] + c["last window"] and len(ends) > 1:
         starts[-1] = starts[-2] + stride
     rows = [ids[start : end + 1] for start, end in zip(starts, ends, strict=True)]
     if c["batch"] == "all at once" and ends:
@@ -159,8 +164,8 @@ def _windows(
 
 
 def _losses(model: _Toy, rows: Tensor, c: Choices) -> Tensor:
-    aim = rows[:, :-1] if c["target"] == "itself" else rows[:, 1:]
-    return model.loss(rows[:, :-1], aim, reduction="none")
+    aims = {"next": rows[:, 1:], "itself": rows[:, :-1], "rolled": rows[:, :-1].roll(-1, 1)}
+    return model.loss(rows[:, :-1], aims[c["target"]], reduction="none")
 
 
 def _foresee(case: Case, c: Choices) -> Foreseen:
@@ -172,17 +177,21 @@ SCORING = Probe(
     cases=CASES,
     observe=_look,
     foresee=_foresee,
+    facts=True,
+    harmless=frozenset({"last window=shorter"}),
     axes={
-        "stride": ("as asked", "no overlap", "no overlap, the last one shorter", "one"),
+        "stride": ("as asked", "no overlap", "no overlap, the last one shorter", "one",
+                   "windows of the stride", "windows of the stride, the last one shorter"),
         "scored": ("new ones", "all of a window", "all of a window, the last one shorter",
                    "stride of every window",
                    "stride of every window but the first",
                    "stride of every window but the first, the last one shorter",
                    "the last of every window",
                    "the first of every window"),
+        "last window": ("as long", "shorter"),
         "tail": ("scored", "dropped"),
-        "target": ("next", "itself"),
-        "mode": ("eval", "left alone", "eval and left so"),
+        "target": ("next", "itself", "rolled"),
+        "mode": ("eval", "left alone", "eval and left so", "eval, and always train"),
         "first": ("nothing", "a zero in front"),
         "batch": ("as asked", "all at once"),
         "gradient": ("none", "kept"),

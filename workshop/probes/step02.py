@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..journal import WORLD
-from ..sim import Tape, gradients, lanes
+from ..sim import Tape, gathered, gradients, lanes
 from ..wiretap import Wiretap
 from .common import (
     MAIN,
@@ -22,6 +22,7 @@ from .common import (
     describe,
     integers,
     leaves,
+    note_refusal,
     watch,
 )
 
@@ -47,7 +48,12 @@ def _operator(
     if case.variant in ("expanded", "strided"):
         x, upstream = ([_shaped(t, case.variant) for t in ts] for ts in (x, upstream))
     (own,) = leaves(x)
-    y = lanes(own, case.shape, forward, back, tape)
+    joins = forward == "gathered"
+    y = lanes(own, case.shape, "own" if joins else forward, back, tape)
+    if joins and case.n > 1:
+        given = [t.sigmoid() for t in own] if case.variant == "saved by another" else own
+        y = gathered(given, case.shape, 0, "slice", tape)
+        return x, upstream, Foreseen([{"output": t.detach()} for t in y], tape.numel)
     if case.variant == "changed afterwards":
         y = [t * 3 for t in y]
     if case.variant == "saved by another":
@@ -91,7 +97,8 @@ F = Probe(
     axes={
         "forward": ("own", "sum", "mean", "world", "wider", "n own", "own/n", "none"),
         "backward": ("sum", "own", "mean", "twice", "world", "wider", "first", "none", "n own",
-                     "own/n", "max", "product", "sum + own", "others"),
+                     "own/n", "max", "product", "sum + own", "others", "sum/world",
+                     "sum on the first"),
     },
 )  # fmt: skip
 G = Probe(
@@ -101,7 +108,8 @@ G = Probe(
     scene=lambda case: _scene(case, False),
     axes={
         "forward": ("sum", "own", "mean", "max", "twice", "world", "wider", "first", "n own",
-                    "own/n", "product", "none", "sum + own", "others"),
+                    "own/n", "product", "none", "sum + own", "others", "sum/world",
+                    "sum on the first", "gathered"),
         "backward": ("own", "sum", "mean", "own/n", "world", "wider", "twice", "none"),
     },
 )  # fmt: skip
@@ -138,8 +146,10 @@ def _parts(case: Case, choices: Choices) -> Foreseen:
                 row[name] = full.chunk(len(group), 0)[place % len(group)] if cut else full
                 continue
             dim = {"asked": dim, "0": 0, "last": full.dim() - 1}[choices["dim"]]
-            n = len(group)
-            if choices["kind"] == "block":
+            n, blocks = len(group), choices["kind"] == "block"
+            if choices["kind"] == "block of all ranks":
+                n, place, blocks = WORLD, rank, True
+            if blocks:
                 width = full.size(dim) // n
                 start = min(place * width, full.size(dim))
                 row[name] = full.narrow(dim, start, min(width, full.size(dim) - start))
@@ -170,12 +180,10 @@ def _observe_cut(functions: list[Any], case: Case, group: Any, rank: int, tap: W
         if not torch.equal(full, before):
             seen.flags["input changed"] = "full"
     if case.layout != "alone":
-        try:
-            cut(torch.ones(2 * case.n + 1, 2), 0, group)
-        except ValueError:
-            pass
-        else:
-            seen.flags["no complaint"] = f"{2 * case.n + 1} rows on {case.n} ranks"
+        rows = 2 * case.n + 1
+        note_refusal(
+            seen, lambda: cut(torch.ones(rows, 2), 0, group), f"{rows} rows on {case.n} ranks"
+        )
     return seen
 
 
@@ -185,7 +193,7 @@ CUT = Probe(
     foresee=_parts,
     scene=lambda case: {n: integers(case, n, *s, same=True) for n, (s, _) in _SHAPES.items()},
     axes={
-        "kind": ("block", "every nth", "whole"),
+        "kind": ("block", "every nth", "whole", "block of all ranks"),
         "who": ("group", "first", "reversed", "world", "world, if there is a group"),
         "dim": ("asked", "0", "last"),
         "replicated": ("copied", "cut along 0"),

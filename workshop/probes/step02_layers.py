@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from step02_mlp_parallel import ColumnParallelLinear, RowParallelLinear
 
-from ..sim import Ranks, Tape, gathered, gradients, lanes
+from ..sim import Ranks, Tape, gathered, lanes
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers, leaves, watch
+from .lazy import there_and_back
 
 ROWS, IN, OUT = 2, 3, 8  # column; the row layer has in 8, out 3
 GATHER = Case("all", torch.float64, 4, "gather_output")
@@ -50,6 +51,7 @@ def crossing(xs: Ranks, case: Case, kind: str, tape: Tape) -> Ranks:
         "g over all ranks": ("world", "own"),
         "g of rank 0": ("first", "own"),
         "g, own / n back": ("sum", "own/n"),
+        "g / n": ("mean", "own/n"),
         "f, n own": ("own", "n own"),
         "g, cut off": ("sum", "own"),
     }
@@ -73,19 +75,23 @@ def _column(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
     tape = Tape()
     inner = crossing(xs, case, c["front"], tape)
     y = [F.linear(a, w) for a, w in zip(inner, ws, strict=True)]
+    early = c["behind"].removesuffix(", before the bias")
+    y = crossing(y, case, early, tape) if early != c["behind"] else y
     if case.variant == "bias=False":
         given.pop("bias")
     elif c["bias"] != "left out":
-        times = 2 if c["bias"] == "twice" else 1
+        times = {"twice": 2.0, "over n": 1 / n}.get(c["bias"], 1.0)
         y = [a + times * b for a, b in zip(y, bs, strict=True)]
-    y = crossing(y, case, c["behind"], tape)
+    y = crossing(y, case, c["behind"], tape) if early == c["behind"] else y
     if gathers and c["when asked"] != "nothing":
         dim, back = {"own slice": (-1, "slice"), "sum of slices": (-1, "sum"),
                      "along dim 0": (0, "slice")}[c["when asked"]]  # fmt: skip
         y = gathered(y, case.shape, dim, back, tape)
     if not gathers and c["unasked"] != "nothing" and case.layout != "alone":
         y = gathered(y, case.shape, -1, "slice", tape)
-    return given, upstream, _foreseen(y, upstream, given, {"x": xs, "weight": ws, "bias": bs}, tape)
+    made = {"x": xs, "weight": ws, "bias": bs}
+    wanted = {name: made[name] for name in given}
+    return given, upstream, there_and_back(y, upstream, wanted, tape)
 
 
 def _row(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
@@ -102,30 +108,27 @@ def _row(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
     first = [case.shape.group(rank)[0] == rank for rank in range(case.shape.world)]
     if not has_bias:
         given.pop("bias")
-    if has_bias and c["bias"] in ("before", "rank 0, before", "share, before"):
+    if has_bias and c["bias"].endswith("before"):
         only = c["bias"].startswith("rank 0")
-        share = case.n if c["bias"].startswith("share") else 1
+        share = {"share, before": case.n, "share of all, before": case.shape.world}.get(
+            c["bias"], 1
+        )
+        if c["bias"] == "rank 0 of all, before":
+            first = [rank == 0 for rank in range(case.shape.world)]
         y = [a + b / share if lead or not only else a
              for a, b, lead in zip(y, bs, first, strict=True)]  # fmt: skip
     y = crossing(y, case, c["sum"], tape)
     if has_bias and (c["bias"] == "twice" or c["bias"].endswith("behind")):
-        times = {"twice": 2.0, "share, behind": 1 / case.n}.get(c["bias"], 1.0)
+        times = {"twice": 2.0, "times n, behind": float(case.n), "share, behind": 1 / case.n}.get(
+            c["bias"], 1.0
+        )
         only = c["bias"].startswith("rank 0")
         y = [a + times * b if lead or not only else a
              for a, b, lead in zip(y, bs, first, strict=True)]  # fmt: skip
     y = crossing(y, case, c["behind"], tape)
-    return given, upstream, _foreseen(y, upstream, given, {"x": xs, "weight": ws, "bias": bs}, tape)
-
-
-def _foreseen(
-    y: Ranks, upstream: Ranks, given: dict[str, Ranks], wanted: dict[str, Ranks], tape: Tape
-) -> Foreseen:
-    values: list[dict[str, Any]] = [{"output": t.detach()} for t in y]
-    if all(t.shape == u.shape for t, u in zip(y, upstream, strict=True)):
-        grads = gradients(y, upstream, {name: wanted[name] for name in given})
-        for row, grad in zip(values, grads, strict=True):
-            row |= {f"grad of {name}": value for name, value in grad.items()}
-    return Foreseen(values, tape.numel)
+    made = {"x": xs, "weight": ws, "bias": bs}
+    wanted = {name: made[name] for name in given}
+    return given, upstream, there_and_back(y, upstream, wanted, tape)
 
 
 def scene(given: dict[str, Ranks], upstream: Ranks) -> dict[str, Ranks]:
@@ -172,8 +175,9 @@ COLUMN = Probe(
     axes={
         "front": ("f", "nothing", "g", "f twice", "f, averaged", "f over all ranks",
                   "f over any group's world", "all-reduce both ways", "f, n own", "cut off"),
-        "bias": ("once", "left out", "twice"),
-        "behind": ("nothing", "f", "g", "all-reduce both ways", "mean", "max"),
+        "bias": ("once", "left out", "twice", "over n"),
+        "behind": ("nothing", "f", "g", "all-reduce both ways", "mean", "max",
+                   "f, before the bias", "g, before the bias"),
         "when asked": ("own slice", "nothing", "sum of slices", "along dim 0"),
         "unasked": ("nothing", "gathered"),
     },
@@ -187,10 +191,10 @@ ROW = Probe(
         "front": ("nothing", "f", "g", "cut off"),
         "sum": ("g", "nothing", "f", "all-reduce both ways", "g twice", "mean", "mean both ways",
                 "max", "g over all ranks", "g over any group's world",
-                "g of rank 0", "g, own / n back", "g, cut off"),
+                "g of rank 0", "g, own / n back", "g / n", "g, cut off"),
         "bias": ("once, behind", "before", "rank 0, behind", "rank 0, before", "share, before",
-                 "share, behind",
-                 "left out", "twice"),
+                 "share, behind", "share of all, before", "rank 0 of all, before",
+                 "times n, behind", "left out", "twice"),
         "behind": ("nothing", "f", "g"),
     },
 )  # fmt: skip

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from step01_single_gpu.config import GPTConfig
 from step02_mlp_parallel import ParallelMLP
 
-from ..sim import Ranks, Tape, gradients
+from ..sim import Ranks, Tape
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers, leaves, watch
+from .lazy import there_and_back
 from .step02_layers import crossing, scene
 
 H, ROWS = 2, 3
@@ -30,7 +31,8 @@ def _act(kind: str, case: Case, x: torch.Tensor) -> torch.Tensor:
                 "always tanh": "tanh"}[kind]  # fmt: skip
         return F.gelu(x, approximate=mode)
     plain: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "relu": F.relu, "silu": F.silu, "tanh": torch.tanh, "none": lambda t: t,
+        "relu": F.relu, "silu": F.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+        "none": lambda t: t,
     }  # fmt: skip
     return plain[kind](x)
 
@@ -60,24 +62,23 @@ def _mlp(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]:
         if c["place"] == "twice":
             y = [_act(c["act"], case, t) for t in y]
     y = crossing(y, case, c["behind GeLU"], tape)
-    y = [F.linear(a, w) for a, w in zip(y, dw, strict=True)]
+    if c["down"] != "left out":
+        y = [F.linear(a, w) for a, w in zip(y, dw, strict=True)]
     if c["down"] in ("bias in the product", "bias in the product, no sum"):
         y = [a + b for a, b in zip(y, db, strict=True)]
-    if c["down"] not in ("no sum", "bias in the product, no sum"):
+    if c["down"] in ("layer", "bias in the product"):
         y = crossing(y, case, "g", tape)
     if c["down"] in ("layer", "no sum"):
         y = [a + b for a, b in zip(y, db, strict=True)]
+    if c["extra behind"] == "over n":
+        y = [t / case.n for t in y]
     if c["place"] in ("behind down", "both sides"):
         y = [_act(c["act"], case, t) for t in y]
-    y = crossing(y, case, c["extra behind"], tape)
-    if c["residual"] == "added":
+    y = crossing(y, case, "nothing" if c["extra behind"] == "over n" else c["extra behind"], tape)
+    if c["residual"] == "added" and c["down"] != "left out":
         y = [a + b for a, b in zip(y, xs, strict=True)]
-    grads = gradients(y, upstream, dict(zip(given, made, strict=True)))
-    values = [
-        {"output": t.detach(), **{f"grad of {k}": v for k, v in grad.items()}}
-        for t, grad in zip(y, grads, strict=True)
-    ]
-    return given, upstream, Foreseen(values, tape.numel)
+    wanted = dict(zip(given, made, strict=True))
+    return given, upstream, there_and_back(y, upstream, wanted, tape)
 
 
 def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
@@ -100,12 +101,13 @@ MLP_FORWARD = Probe(
     axes={
         "extra in front": ("nothing", "f", "g", "cut off"),
         "up": ("layer", "by hand"),
-        "act": ("gelu", "none", "relu", "always erf", "always tanh", "silu", "tanh"),
+        "act": ("gelu", "none", "relu", "always erf", "always tanh", "silu", "tanh", "sigmoid"),
         "behind GeLU": ("nothing", "f", "g", "all-reduce both ways", "mean", "cut off"),
         "place": ("between", "before up", "behind down", "twice", "both sides"),
         "between": ("nothing", "f", "g", "all-reduce both ways", "mean", "cut off"),
-        "down": ("layer", "bias in the product", "no sum", "bias in the product, no sum"),
-        "extra behind": ("nothing", "g", "f", "all-reduce both ways", "mean"),
+        "down": ("layer", "bias in the product", "no sum", "bias in the product, no sum",
+                 "left out"),
+        "extra behind": ("nothing", "g", "f", "all-reduce both ways", "mean", "over n"),
         "residual": ("left to the block", "added"),
     },
 )  # fmt: skip

@@ -33,6 +33,8 @@ def _parts(case: Case, c: Choices) -> Foreseen:
 def _cut(full: Tensor, place: int, n: int, how: str) -> Tensor:
     if how == "inside each":
         return full.chunk(n, 1)[place]
+    if how == "inside each, joined":
+        return full.chunk(n, 1)[place].flatten(0, 1)
     if how in ("stacked", "stacked, shaped back"):
         part = full.flatten(0, 1).chunk(n, 0)[place]
         return part.reshape(3, HIDDEN // n, *full.shape[2:]) if how.endswith("back") else part
@@ -68,7 +70,7 @@ CUT_QKV = Probe(
     foresee=_parts,
     axes={
         "how": ("inside each", "stacked", "stacked, shaped back", "along the last dimension",
-                "every nth", "whole"),
+                "every nth", "whole", "inside each, joined"),
         "who": ("group", "first", "reversed"),
     },
     scene=lambda case: {n: integers(case, n, *s, same=True) for n, s in SHAPES.items()},

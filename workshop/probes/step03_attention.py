@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import types
 from typing import Any
@@ -16,10 +15,10 @@ from step01_single_gpu.config import GPTConfig
 from step03_attention_parallel.attention import ParallelAttention, masked_softmax
 from step03_attention_parallel.rng import RNGTracker
 
-from ..sim import Ranks, Tape, gradients
+from ..sim import Ranks, Tape
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers, leaves, watch
-from .lazy import Lazy, one_of
+from .lazy import there_and_back
 from .step02_layers import crossing, scene
 
 B, S, H, HEADS, D = 2, 3, 8, 4, 2
@@ -63,10 +62,13 @@ def _keep(case: Case, c: Choices) -> Tensor | None:
         past = past.T
     keep = past if causal else None
     if padded and c["padding"] != "not hidden":
-        real = REAL[:, None, None, :] if c["padding"] == "keys" else ~REAL[:, None, None, :]
+        real = REAL[:, None, None, :]
+        if c["padding"] == "the real ones":
+            real = ~real
         if c["padding"] == "queries":
             real = REAL[:, None, :, None]
         keep = real if keep is None else real & keep
+        keep = ~keep if c["padding"] == "turned with the mask" else keep
     return keep
 
 
@@ -122,25 +124,7 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
     y = [t / case.n for t in y] if c["divided"] == "by the ranks" else y
     if c["residual"] == "added":
         y = [a + b for a, b in zip(y, made["x"], strict=True)]
-    if any(t.shape != u.shape for t, u in zip(y, upstream, strict=True)):
-        return Foreseen([{"output": t.detach()} for t in y], tape.numel)
-
-    @functools.cache
-    def grads() -> list[dict[str, Any]]:
-        found = gradients(y, upstream, made)
-        return [{f"grad of {name}": value for name, value in row.items()} for row in found]
-
-    later = [f"grad of {name}" for name in made]
-    values: list[dict[str, Any]] = [
-        Lazy({"output": t.detach()}, later, functools.partial(one_of, grads, rank))
-        for rank, t in enumerate(y)
-    ]
-
-    def sent() -> dict[str, Any]:
-        grads()  # what backward sends is known once it has run
-        return dict(tape.numel)
-
-    return Foreseen(values, Lazy({}, ["forward", "backward"], sent))
+    return there_and_back(y, upstream, made, tape)
 
 
 def _observe(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
@@ -180,7 +164,7 @@ ATTENTION = Probe(
         "order": ("qkv", "kqv", "vkq", "qvk", "kvq", "vqk"),
         "merge": ("heads outermost", "heads innermost", "a reshape"),
         "causal": ("as asked", "always", "never", "not under padding", "the future"),
-        "padding": ("keys", "not hidden", "the real ones", "queries"),
+        "padding": ("keys", "not hidden", "the real ones", "queries", "turned with the mask"),
         "scale": ("root of d", "none", "d", "root of all heads' width"),
         "dropout": ("of the heads", "none", "replicated"),
         "by": ("the layer's own", "SDPA alone", "SDPA alone, always causal"),

@@ -136,7 +136,7 @@ class _Around:
         if self.rng is None or (self.c["tracker"] == "put back once" and not self.first):
             return
         self.now, self.first = self.rng.state_dict(), False
-        if self.c["tracker"] not in ("not put back",):
+        if self.c["tracker"] not in ("not put back", "as backward finds it"):
             state = dict(self.start)
             if self.c["tracker"] == "replicated alone":
                 state["sharded"] = self.now["sharded"]
@@ -232,7 +232,7 @@ RECOMPUTE = Probe(
     axes={
         "second run": ("in backward", "none", "none, and no history"),
         "tracker": ("put back", "not put back", "state taken behind", "replicated alone",
-                    "sharded alone", "put back once"),
+                    "sharded alone", "put back once", "as backward finds it"),
         "afterwards": ("forward again", "left there", "to the start"),
         "global generator": ("put back", "not put back"),
         "first run": ("moves the streams on", "leaves them"),

@@ -140,6 +140,7 @@ STREAMS = Probe(
     cases=CASES,
     observe=_look,
     foresee=_foresee,
+    facts=True,
     axes={
         "replicated by": ("dp", "nothing", "tp", "dp and tp", "sum"),
         "sharded by": ("dp and tp", "tp", "dp", "nothing", "sum", "product"),

@@ -103,14 +103,14 @@ def _swapped_in(c: Choices) -> Callable[..., Any]:
             yield
             failed = False
         finally:
-            if not failed or c["error"] == "put back":
+            if not failed or c["error"] != "not put back":
                 self.active = c["active"] == "left on"
                 if c["stream is kept"] == "in place":
                     self.states["cpu"].copy_(torch.get_rng_state())
                 elif c["stream is kept"] == "after the swap":
                     torch.set_rng_state(before)
                     self.states = {"cpu": torch.get_rng_state()}
-                elif c["stream is kept"] != "not":
+                elif c["stream is kept"] != "not" and (not failed or c["error"] == "put back"):
                     self.states = {"cpu": torch.get_rng_state()}
                 if c["leave"] == "global put back":
                     torch.set_rng_state(before)
@@ -135,7 +135,7 @@ SWAP = Probe(
         "stream is kept": ("a new state", "not", "in place", "after the swap"),
         "global is kept": ("before", "too late"),
         "inside itself": ("goes on", "swaps again"),
-        "error": ("put back", "not put back"),
+        "error": ("put back", "not put back", "stream not kept"),
         "active": ("reset", "left on"),
     },
 )  # fmt: skip

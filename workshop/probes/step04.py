@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import types
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from .common import (
     describe,
     integers,
     leaves,
+    note_refusal,
     watch,
 )
 from .step02_layers import crossing, scene
@@ -41,7 +44,14 @@ def _padded(case: Case, c: Choices) -> Foreseen:
 
 
 def _size(v: int, n: int, m: int, c: Choices) -> int:
-    unit = {"of a rank": m * n, "of the whole": m, "ranks alone": n, "power of two": 1}[c["unit"]]
+    unit = {
+        "of a rank": m * n,
+        "of the whole": m,
+        "ranks alone": n,
+        "power of two": 1,
+        "the larger": max(m, n),
+        "least common multiple": math.lcm(m, n),
+    }[c["unit"]]
     size = {"up": -(-v // unit), "down": v // unit, "always one more": v // unit + 1,
             "nearest": round(v / unit)}[c["rounding"]] * unit  # fmt: skip
     if c["unit"] == "power of two":
@@ -57,13 +67,7 @@ def _observe_padded(functions: list[Any], case: Case, group: Any, rank: int, tap
         seen.values[f"padded_vocab_size({v}, {n}, {m})"] = _number(padded(v, n, m))
     seen.values["padded_vocab_size(50257, 8)"] = _number(padded(50257, 8))
     for bad in ((0, 1, 1), (5, 0, 1), (5, 1, -2)):
-        try:
-            padded(*bad)
-        except ValueError:
-            continue
-        except ZeroDivisionError:
-            pass
-        seen.flags["no complaint"] = f"vocab_size, tp_size, multiple = {bad}"
+        note_refusal(seen, partial(padded, *bad), f"vocab_size, tp_size, multiple = {bad}")
     return seen
 
 
@@ -76,7 +80,14 @@ PADDED = Probe(
     observe=_observe_padded,
     foresee=_padded,
     axes={
-        "unit": ("of a rank", "of the whole", "ranks alone", "power of two"),
+        "unit": (
+            "of a rank",
+            "of the whole",
+            "ranks alone",
+            "power of two",
+            "the larger",
+            "least common multiple",
+        ),
         "rounding": ("up", "down", "always one more", "nearest"),
         "returns": ("size", "size of a rank", "padding alone", "number of units"),
     },
@@ -112,12 +123,12 @@ def _embedding(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foresee
         own = (ids[rank] >= first) & (ids[rank] < first + count)
         if c["range"] == "one row too many":
             own = (ids[rank] >= first) & (ids[rank] <= first + count)
-        shifted = ids[rank] - first
+        shifted = ids[rank] - (0 if c["offset"] == "forgotten in the row" else first)
         column = {"zero": shifted.masked_fill(~own, 0), "clamped": shifted.clamp(0, width - 1),
                   "wrapped": shifted % width}[c["stand-in"]].clamp(0, width - 1)  # fmt: skip
         rows = F.embedding(column, ws[rank])
-        if c["others"] == "zero":
-            rows = rows.masked_fill(~own.unsqueeze(-1), 0.0)
+        if c["others"] != "left as they are":
+            rows = rows.masked_fill((own == (c["others"] == "kept alone")).unsqueeze(-1), 0.0)
         y.append(rows)
     y = crossing(y, case, c["sum"], tape)
     grads = gradients(y, upstream, {"weight": ws})
@@ -155,9 +166,9 @@ EMBEDDING = Probe(
     foresee=lambda case, c: _embedding(case, c)[2],
     axes={
         "sum": ("g", "nothing", "f", "all-reduce both ways", "mean", "max", "g over all ranks",
-                "g over any group's world", "g twice", "g of rank 0", "g, cut off"),
-        "offset": ("first word", "forgotten", "one too far"),
-        "others": ("zero", "left as they are"),
+                "g over any group's world", "g twice", "g of rank 0", "g, cut off", "g / n"),
+        "offset": ("first word", "forgotten", "one too far", "forgotten in the row"),
+        "others": ("zero", "left as they are", "kept alone"),
         "stand-in": ("zero", "clamped", "wrapped"),
         "range": ("own words", "one row too many"),
     },

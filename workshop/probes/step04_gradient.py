@@ -51,6 +51,8 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
         one = torch.ones_like(scale)
         first = scale if c["scale"] in ("both", "softmax alone") else one
         second = scale if c["scale"] in ("both", "target alone") else one
+        if c["scale"] == "twice":
+            first = second = scale * scale
         if c["scale"] == "mean":
             first = second = scale / TOKENS
         share = {"of all words": weight / sums, "weight left out": 1 / sums,
@@ -65,6 +67,8 @@ def _foresee(case: Case, c: Choices) -> Foreseen:
         grad[:, :to] -= (second * spread).unsqueeze(1)
         size = 1.0 if c["one"] == "whole" else 1.0 - smooth
         has, column = words.has(target), words.column(target)
+        if c["target"] == "raw column":
+            column = target.clamp(max=x.size(1) - 1)
         if c["target"] == "not counted from the first word":
             has, column = target < x.size(1), target.clamp(max=x.size(1) - 1)
         by = {"added": second, "left out": 0 * second, "everywhere": -second}.get(
@@ -103,8 +107,8 @@ GRADIENT = Probe(
         "softmax": ("of all words", "weight left out", "of own words", "not divided",
                     "weight twice", "divided by it", "of the ranks"),
         "target": ("subtracted", "everywhere", "left out", "added",
-                   "not counted from the first word"),
-        "scale": ("both", "softmax alone", "target alone", "not used", "mean"),
+                   "not counted from the first word", "raw column"),
+        "scale": ("both", "softmax alone", "target alone", "not used", "mean", "twice"),
         "behind": ("nothing", "sum", "mean"),
         "sign": ("right", "turned"),
         "smoothing": ("true words", "own words", "columns", "padding too", "left out", "added"),

@@ -83,13 +83,14 @@ def _first(case: Case, c: Choices) -> list[dict[str, Any]]:
         top = top.clamp(min=lowest)
         low = x - top.unsqueeze(1)
         powers = low.exp()
-        powers[:, words.count :] = 0.0 if c["padding"] == "zero" else powers[:, words.count :]
+        if c["padding"] != "left":
+            powers[:, words.count :] = 0.0
         total = {"of exponentials": powers.sum(1), "its log": powers.sum(1).log(),
                  "of logits": low[:, : words.count].sum(1),
                  "largest": powers.amax(1),
                  "mean": powers.sum(1) / max(words.count, 1)}[c["sum"]]  # fmt: skip
         column = words.column(target)
-        if c["target"] == "not counted from the first word":
+        if c["target"] in ("not counted from the first word", "raw column"):
             column = target.clamp(max=x.size(1) - 1)
         source = {"not shifted": x, "exponential": powers}.get(c["target"], low)
         at = source.gather(1, column.unsqueeze(1)).squeeze(1)
@@ -105,6 +106,8 @@ def _first(case: Case, c: Choices) -> list[dict[str, Any]]:
             stack.append({"own words": low[:, : words.count].sum(1), "padding too": low.sum(1),
                           "not shifted": own.sum(1), "exponentials": powers.sum(1),
                           "mean": low[:, : words.count].mean(1)}[c["fourth"]])  # fmt: skip
+        if c["padding"] == "left in the buffer":
+            powers = low.exp()
         buffer = {"exponentials": powers, "left alone": x, "shifted": low}[c["buffer"]]
         rows.append({"statistics": torch.stack(stack), "the buffer of the logits": buffer})
     return rows
@@ -123,6 +126,7 @@ def _second(case: Case, c: Choices) -> list[dict[str, Any]]:
     parts, weights = [], []
     for rank, own in enumerate(stats):
         shift = own[0] - largest[rank]
+        shift = shift if c["shift"] == "own - largest" else -shift
         words, has = terms[rank].words, terms[rank].words.has(targets[rank])
         power = {"own - largest": shift.exp(), "left out": torch.ones_like(shift),
                  "the wrong way": (-shift).exp(), "not exp": shift}[c["sums' shift"]]  # fmt: skip
@@ -199,9 +203,9 @@ STATISTICS = Probe(
     axes={
         "largest": ("own words", "padding too", "nothing", "mean"),
         "sum": ("of exponentials", "its log", "of logits", "mean", "largest"),
-        "padding": ("zero", "left"),
+        "padding": ("zero", "left", "left in the buffer"),
         "target": ("its logit - largest", "not shifted", "exponential",
-                   "not counted from the first word"),
+                   "not counted from the first word", "raw column"),
         "others": ("zero", "as they are", "-largest"),
         "buffer": ("exponentials", "left alone", "shifted"),
         "fourth": ("own words", "padding too", "not shifted", "exponentials", "mean", "left out"),
@@ -209,6 +213,7 @@ STATISTICS = Probe(
                     "max of any group's world"),
         "added": ("sum", "own", "mean", "twice", "max", "first", "world", "wider"),
         "added to": ("both", "sums alone", "targets alone"),
+        "shift": ("own - largest", "largest - own"),
         "sums' shift": ("own - largest", "left out", "the wrong way", "not exp"),
         "target's shift": ("where it is", "on every rank", "left out", "the wrong way"),
         "fourth's shift": ("a word", "once", "left out", "a column"),

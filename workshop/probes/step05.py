@@ -31,7 +31,8 @@ def _coordinates(case: Case, c: Choices) -> Foreseen:
     for rank, tp, dp in BAD[case.seed]:
         passes = c["checked"] in ("nothing", "from below alone" if rank > 0 else "from above alone")
         passes |= c["checked"] == "one too many" and rank == tp * dp
-        row[_asked(rank, tp, dp)] = "no complaint" if passes else "ValueError"
+        error = "another error" if c["checked"] == "by another error" else "ValueError"
+        row[_asked(rank, tp, dp)] = "no complaint" if passes else error
     return Foreseen([row] * WORLD)
 
 
@@ -68,7 +69,8 @@ def _observe_coordinates(
             functions[0](*bad)
             seen.values[_asked(*bad)] = "no complaint"
         except Exception as error:
-            seen.values[_asked(*bad)] = type(error).__name__
+            refused = isinstance(error, ValueError)
+            seen.values[_asked(*bad)] = "ValueError" if refused else "another error"
     return seen
 
 
@@ -82,7 +84,14 @@ COORDINATES = Probe(
         "dp_rank": ("quotient", "remainder by dp", "fraction", "the rank", "quotient by dp"),
         "tp_rank": ("remainder", "quotient by dp", "the rank", "remainder by dp"),
         "counts from": ("zero", "ranks from one", "coordinates from one"),
-        "checked": ("both ends", "nothing", "from below alone", "from above alone", "one too many"),
+        "checked": (
+            "both ends",
+            "nothing",
+            "from below alone",
+            "from above alone",
+            "one too many",
+            "by another error",
+        ),
     },
 )
 

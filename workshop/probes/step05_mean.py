@@ -120,12 +120,13 @@ def _mean(case: Case, c: Choices) -> Foreseen:
     for rank, row in enumerate(sums):
         gradient, loss = torch.zeros(WORDS, dtype=torch.float64), torch.zeros(()).double()
         places = list(range(len(row)))
-        kept = {"all": places, "the last": places[-1:], "the first": places[:1]}
-        for index in kept[c["micro-batches"]]:
+        kept = {"the last": places[-1:], "the first": places[:1]}
+        for index in kept.get(c["micro-batches"], places):
             divisor = _divisor(c["divisor"], counts, case, rank, index) or 1.0
             one = row[index][0] / divisor
             loss = one if c["loss"].endswith("last micro-batch's") else loss + one
-            if c["backward"] != "left out":
+            cleared = c["micro-batches"] == "the last, in the gradients" and index != places[-1]
+            if c["backward"] != "left out" and not cleared:
                 gradient = gradient + row[index][1] / divisor
         grads.append(gradient)
         losses.append(loss)
@@ -190,7 +191,7 @@ MEAN = Probe(
                     "all tokens / n", "all tokens", "own tokens", "world's count / n",
                     "world's count / n, if there is a group", "nothing"),
         "average": ("mean", "own", "sum", "mean, divided again", "after each micro-batch"),
-        "micro-batches": ("all", "the last", "the first"),
+        "micro-batches": ("all", "the last", "the first", "the last, in the gradients"),
         "backward": ("each", "left out"),
         "loss": ("of all ranks", "of all ranks, not divided", "own", "own / n",
                  "the last micro-batch's", "own last micro-batch's", "nothing"),

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..journal import WORLD
-from ..sim import Ranks, Tape, gathered, gradients
+from ..sim import Ranks, Tape, gathered
 from ..wiretap import Wiretap
 from .common import MAIN, Case, Choices, Foreseen, Probe, Seen, integers, leaves, watch
+from .lazy import there_and_back
 from .step02_layers import crossing
 
 ORDERS = ("rearranged", "original")
@@ -50,6 +51,8 @@ def _sublayer(kind: str, x: Tensor, norm: Any, branch: Any) -> Tensor:
         return norm(x) + branch(norm(x))  # type: ignore[no-any-return]
     if kind == "norm of the branch":
         return x + norm(branch(x))  # type: ignore[no-any-return]
+    if kind == "norm of the stream":
+        return norm(x) + branch(x)  # type: ignore[no-any-return]
     if kind == "no norm":
         return x + branch(x)  # type: ignore[no-any-return]
     return norm(x + branch(norm(x)))  # type: ignore[no-any-return]
@@ -59,10 +62,13 @@ def _block(x: Tensor, order: str, c: Choices) -> Tensor:
     if c["named"] == "swapped":
         order = ORDERS[1 - ORDERS.index(order)]
     right = "pre" if order == "rearranged" else "post"
+    given, _, where = c["norms"].partition(" in ")
     norms = {"own": (ln1, ln2), "swapped": (ln2, ln1), "ln1 for both": (ln1, ln1),
-             "ln2 for both": (ln2, ln2)}[c["norms"]]  # fmt: skip
+             "ln2 for both": (ln2, ln2)}[given if where in ("", order) else "own"]  # fmt: skip
     if order == "rearranged" and c[order] == "side by side":
         return x + attention(norms[0](x)) + mlp(norms[1](x))
+    if order == "rearranged" and c[order] == "start again":
+        return x + mlp(norms[1](x + attention(norms[0](x))))
     parts = [("attention", norms[0], attention), ("mlp", norms[1], mlp)]
     if c["branches"] in ("mlp first", "attention alone", "mlp alone"):
         kept = {"mlp first": parts[::-1], "attention alone": parts[:1], "mlp alone": parts[1:]}
@@ -106,21 +112,39 @@ def _observe_block(functions: list[Any], case: Case, group: Any, rank: int, tap:
     return whole
 
 
-KINDS = ("right", "no residual", "of the normed", "norm of the branch", "no norm", "both norms")
+KINDS = (
+    "right",
+    "no residual",
+    "of the normed",
+    "norm of the branch",
+    "norm of the stream",
+    "no norm",
+    "both norms",
+)
 BLOCK = Probe(
     cases=BLOCK_CASES,
     observe=_observe_block,
     foresee=lambda case, c: _orders(case, c)[2],
     scene=lambda case: {"x": integers(case, "x", 2, 3)},
     axes={
-        "rearranged": (*KINDS, "post", "side by side"),
+        "rearranged": (*KINDS, "post", "side by side", "start again"),
         "original": (*KINDS, "pre"),
         "rearranged attention": ("as the order", *KINDS[1:], "post"),
         "rearranged mlp": ("as the order", *KINDS[1:], "post"),
         "original attention": ("as the order", *KINDS[1:], "pre"),
         "original mlp": ("as the order", *KINDS[1:], "pre"),
         "named": ("as it is", "swapped"),
-        "norms": ("own", "swapped", "ln1 for both", "ln2 for both"),
+        "norms": (
+            "own",
+            "swapped",
+            "ln1 for both",
+            "ln2 for both",
+            *(
+                f"{norms} in {order}"
+                for norms in ("swapped", "ln1 for both", "ln2 for both")
+                for order in ORDERS
+            ),
+        ),
         "branches": ("both", "mlp first", "attention alone", "mlp alone"),
     },
 )
@@ -154,12 +178,12 @@ def _decoder(case: Case, c: Choices) -> tuple[dict[str, Ranks], Ranks, Foreseen]
         y = gathered(y, case.shape, -1, "slice", tape)
     if c["result"] == "log-probabilities":
         y = [t.log_softmax(-1) for t in y]
-    values: list[dict[str, Any]] = [{"output": t.detach()} for t in y]
-    if all(t.shape == u.shape for t, u in zip(y, upstream, strict=True)):
-        grads = gradients(y, upstream, {"hidden": hs, "weight": ws, "bias": bs})
-        for row, grad in zip(values, grads, strict=True):
-            row |= {f"grad of {name}": value for name, value in grad.items()}
-    return given, upstream, Foreseen(values, tape.numel)
+    if c["result"] == "probabilities":
+        y = [t.softmax(-1) for t in y]
+    if c["result"] == "over n":
+        y = [t / case.n for t in y]
+    wanted = {"hidden": hs, "weight": ws, "bias": bs}
+    return given, upstream, there_and_back(y, upstream, wanted, tape)
 
 
 def _observe_decoder(functions: list[Any], case: Case, group: Any, rank: int, tap: Wiretap) -> Seen:
@@ -189,7 +213,8 @@ DECODER = Probe(
         "bias": ("once", "left out", "twice", "first rank alone", "over n", "times n"),
         "behind": ("nothing", "f", "g", "all-reduce both ways", "mean", "max"),
         "parameters": ("own", "weight through f", "bias through f"),
-        "result": ("own words' logits", "all words'", "log-probabilities"),
+        "result": ("own words' logits", "all words'", "log-probabilities", "probabilities",
+                   "over n"),
     },
 )  # fmt: skip
 RIGHT_DECODER: dict[str, str] = {axis: choices[0] for axis, choices in DECODER.axes.items()}

@@ -49,6 +49,7 @@ def _facts(case: Case, c: Choices) -> Foreseen:
     if share == "15 % whatever is asked":
         share = "as asked" if case.seed == 1 else "15%"
     least = "none, now and then" if share == "a little below" else c["fewest"]
+    share = share.removesuffix(", but for the first")
     row = {
         "a span is": f"{c['a span is']}, {c['its end']}",
         "special tokens": c["special tokens"],
@@ -198,7 +199,8 @@ CHOOSING = {
     "special tokens": ("never in spans", "in spans"),
     "words": ("whole", "cut in two"),
     "overlaps": ("none", "some"),
-    "share": ("as asked", "a little above", "a little below", "of all places",
+    "share": ("as asked", "a little above", "a little below",
+              "a little below, but for the first", "of all places",
               "in words", "15 % whatever is asked"),
     "length": ("∝ 1/n", "all alike", "the longest", "one word", "one fewer", "one more",
                "3 whatever is asked"),
@@ -210,5 +212,6 @@ MASKING = Probe(
     cases=(Case("alone", torch.float64, 1), Case("alone", torch.float64, 2)),
     observe=_observe,
     foresee=_facts,
+    facts=True,
     axes={**CHOOSING, **REPLACING},
 )

@@ -20,7 +20,8 @@ LENGTHS = {1: 5, 2: 7}  # sentences of a document, by the case's seed
 CHANGED = "the document itself was changed"
 EMPTY = "none or all, now and then"
 CUTS = ("anywhere", "also at an end", "never behind the first", "never before the last",
-        "in the middle", "behind the first", "before the last")  # fmt: skip
+        "in the middle", "behind the first", "before the last",
+        "not before the last, but of two")  # fmt: skip
 
 
 def _cuts(choice: str, n: int) -> list[int]:
@@ -33,6 +34,7 @@ def _cuts(choice: str, n: int) -> list[int]:
         "in the middle": [n // 2],
         "behind the first": [1],
         "before the last": [n - 1],
+        "not before the last, but of two": list(range(1, n - 1)),
     }[choice]
 
 
@@ -45,7 +47,8 @@ LABELS = {
 def _facts(case: Case, c: Choices) -> Foreseen:
     cut = str(_cuts(c["cut"], LENGTHS[case.seed]) or EMPTY)
     swaps = {"half": "half of them", "never": "none", "always": "all",
-             "by the cut": "by where the cut is"}[c["swapped"]]  # fmt: skip
+             "by the cut": "by where the cut is", "seldom": "fewer than half",
+             "mostly": "more than half"}[c["swapped"]]  # fmt: skip
     label = LABELS[c["label"]]
     if swaps in ("none", "all") and label.endswith("if swapped"):
         label = "always 0" if (label[0] == "0") == (swaps == "all") else "always 1"
@@ -62,6 +65,8 @@ def _facts(case: Case, c: Choices) -> Foreseen:
         row.pop("sentences stand before the cut")
         row.pop("label")
         row.pop("swapped")
+    if c["made of"] == TEXT:  # nothing else is looked at
+        row = {"pieces are made of": TEXT}
     return Foreseen([row, *[{}] * (WORLD - 1)])
 
 
@@ -111,7 +116,7 @@ def _draw(sop_pair: Any, document: list[str], seed: int) -> Pair | str:
         return f"not three things: {str(found)[:60]}"
     first, second, label = found
     if isinstance(first, str) or isinstance(second, str):
-        return "a piece is one sentence, not a list"
+        return TEXT
     label = label.item() if isinstance(label, torch.Tensor) else label
     if not isinstance(label, int | float):
         return f"the label is {label!r}"
@@ -150,9 +155,11 @@ def _how_often(cuts: dict[int, list[bool]]) -> str:
     share = sum(turned) / max(len(turned), 1)
     if share in (0.0, 1.0):
         return "all" if share else "none"
-    if any(not 0.1 < sum(each) / len(each) < 0.9 for each in cuts.values()):
+    if any(abs(sum(each) / len(each) - share) > 0.25 for each in cuts.values()):
         return "by where the cut is"
-    return "half of them" if 0.4 < share < 0.6 else f"{share:.0%}"
+    if 0.4 < share < 0.6:
+        return "half of them"
+    return "fewer than half" if share < 0.5 else "more than half"
 
 
 def _label(counts: Counter[tuple[bool, int]]) -> str:
@@ -168,8 +175,9 @@ def _label(counts: Counter[tuple[bool, int]]) -> str:
     return "has nothing to do with it" if 0.4 < agree < 0.6 else f"agrees in {agree:.0%}"
 
 
+TEXT = "a piece is a text, not a list"
 MADE = ("all sentences of the document, in order", "two sentences", "some of them more than once",
-        "some left out", "not in the document's order")  # fmt: skip
+        "some left out", "not in the document's order", TEXT)  # fmt: skip
 
 
 def _made_of(drawn: list[Pair], document: list[str]) -> str:
@@ -188,8 +196,9 @@ ORDER = Probe(
     cases=(Case("alone", torch.float64, 1), Case("alone", torch.float64, 2)),
     observe=_observe,
     foresee=_facts,
+    facts=True,
     axes={
-        "swapped": ("half", "never", "always", "by the cut"),
+        "swapped": ("half", "never", "always", "by the cut", "seldom", "mostly"),
         "label": tuple(LABELS),
         "cut": CUTS,
         "made of": MADE,
