@@ -99,7 +99,7 @@ def options(folder: Path, **others: Any) -> pretrain.Options:
     """A short run with dropout on."""
     PAPER_MODELS["tiny"] = TINY
     given: dict[str, Any] = {
-        "model": "tiny", "steps": 6, "batch_size": 8, "lr": 1e-2, "warmup": 2, "valid_every": 3,
+        "model": "tiny", "steps": 4, "batch_size": 8, "lr": 1e-2, "warmup": 2, "valid_every": 2,
         "checkpoint_every": 100, "corpus": str(folder / "texts"), "root": folder / "data",
         "precision": "fp32", "compare_every": 2, "valid_examples": 9,
         "tokenizer": str(folder / "vocab.txt"),

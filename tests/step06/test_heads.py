@@ -64,7 +64,7 @@ def whole() -> list[finetune_ranks.Result]:
     return [finetune_ranks.whole(case) for case in cases(None)]
 
 
-@pytest.mark.parametrize(("tp", "dp", "micro"), [(1, 1, 2), (2, 1, None), (4, 1, 1), (2, 2, 1)])
+@pytest.mark.parametrize(("tp", "dp", "micro"), [(1, 1, 2), (2, 1, None), (4, 1, 2), (2, 2, 1)])
 def test_any_layout_trains_as_the_whole_model(
     tp: int, dp: int, micro: int | None, whole: list[finetune_ranks.Result]
 ) -> None:

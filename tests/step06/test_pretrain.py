@@ -72,7 +72,8 @@ def test_each_part_is_a_mean_over_the_global_batch_at_every_layout(
     losses, gradients = bert_ranks.train_steps(reference, rng, given, "sgd")
     final = reference.state_dict()
     for tp, dp in layouts:
-        for row in run_ranks(pretrain_ranks.engine_steps, tp * dp, tp, config, full, whole, 1):
+        micro = 2 if dp == 1 else 1  # two micro-batches on each rank, one at dp 4
+        for row in run_ranks(pretrain_ranks.engine_steps, tp * dp, tp, config, full, whole, micro):
             seen, first, weights = row
             where = f"tp {tp}, dp {dp}"
             assert_close(seen[0][0], words, 1e-12, f"masked words, {where}")
@@ -85,7 +86,7 @@ def test_each_part_is_a_mean_over_the_global_batch_at_every_layout(
                 assert_close(weights[name], weight, 1e-12, f"{name}, {where}")
 
 
-@pytest.mark.parametrize(("norm", "layouts"), [("rearranged", LAYOUTS[:4]), ("original", [(2, 2)])])
+@pytest.mark.parametrize(("norm", "layouts"), [("rearranged", LAYOUTS[:4]), ("original", [(2, 1)])])
 def test_the_program_trains_the_same_model_at_every_layout(
     folder: Path, norm: Any, layouts: list[tuple[int, int]]
 ) -> None:
@@ -124,8 +125,8 @@ def test_resume_is_bit_exact_and_goes_on_at_other_layouts(folder: Path) -> None:
     straight, parts = folder / "straight", folder / "parts"
     given = options(folder, tp=2)
     run_ranks(pretrain_ranks.run, 2, dataclasses.replace(given, run=straight))
-    said = run_ranks(pretrain_ranks.interrupted, 2, dataclasses.replace(given, run=parts), 3)
-    assert f"stopped after step 3; go on with: --resume {parts}" in said[0]["printed"]
+    said = run_ranks(pretrain_ranks.interrupted, 2, dataclasses.replace(given, run=parts), 2)
+    assert f"stopped after step 2; go on with: --resume {parts}" in said[0]["printed"]
     run_ranks(pretrain_ranks.run, 2, pretrain.Options(resume=parts))
     first, second = (load_bert_run(run)[0].state_dict() for run in (straight, parts))
     assert all(torch.equal(second[name], first[name]) for name in first)
@@ -135,7 +136,7 @@ def test_resume_is_bit_exact_and_goes_on_at_other_layouts(folder: Path) -> None:
     moving, given = folder / "moving", options(folder, rng="invariant")
     losses, _ = pretrain_ranks.reference(given)
     case = dataclasses.replace(given, run=moving, tp=2)
-    run_ranks(pretrain_ranks.interrupted, 2, case, 3, torch.float64)
+    run_ranks(pretrain_ranks.interrupted, 2, case, 2, torch.float64)
     run_ranks(pretrain_ranks.run, 2, pretrain.Options(resume=moving, tp=1, dp=2), torch.float64)
     found = torch.tensor([row[0] for row in rows(moving, "loss")])
     assert_close(found, torch.tensor(losses), 1e-9)
