@@ -26,7 +26,7 @@ PLAN_LAYOUT = $(if $(filter command line,$(origin TP)),--tp $(TP)) $(if $(filter
 RUN_OPTION = $(if $(RUN),--run "$(RUN)") $(ARGS)
 
 .PHONY: help setup data train train-step1 sample evaluate export finetune figure6 figure7 paper plan \
-	grid512 grid trajectories test lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 \
+	grid512 grid trajectories test test-all lint demo-step2 demo-step3 demo-step4 timeline explain write-gpt2 \
 	figures bench hint solution play progress doctor mutants certificate log room setup-offline \
 	clean FORCE
 
@@ -99,8 +99,11 @@ trajectories: .venv/ready  ## one model trained at seven layouts: equal losses, 
 figure7: .venv/ready  ## deep BERTs in both norm orders: who learns? Plotted; ARGS=--fast for a glance
 	@$(PY) -m step06_bert_layernorm.stability $(if $(RESUME),--resume "$(RESUME)") $(RUN_OPTION)
 
-test: .venv/ready  ## all tests, two at a time
+test: .venv/ready  ## the tests, two at a time, in minutes
 	@$(PY) -m pytest -n 2 tests $(ARGS)
+
+test-all: .venv/ready  ## these and the long ones: kills and restarts, the workshop's catalogue, a browser
+	@$(PY) -m pytest -n 2 -m "" tests $(ARGS)
 
 exercise-step%: .venv/ready
 	@$(PY) -m workshop exercise "$(patsubst 0%,%,$*)" $(if $(filter 1,$(FORCE)),--force)

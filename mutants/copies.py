@@ -60,7 +60,18 @@ class Pytest:
             "OMP_NUM_THREADS": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # none is needed, and each takes its time
         }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-m",
+            "",
+            "-p",
+            "no:cacheprovider",
+            *tests,
+        ]
         with self._lock:
             if self._stopped:
                 return Outcome("broken", "stopped")

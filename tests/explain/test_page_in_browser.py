@@ -17,7 +17,10 @@ from explain.record import RANKS
 from . import browser
 from .test_recording import event, run, tensors
 
-pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(browser.missing()), reason=browser.missing()),
+]
 Recording = dict[str, Any]
 
 

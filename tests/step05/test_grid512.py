@@ -52,6 +52,7 @@ def test_a_grid_that_does_not_fit_is_told_why(monkeypatch: pytest.MonkeyPatch) -
         grid512.main(grid512.Options(world=32, tp=16))
 
 
+@pytest.mark.long
 def test_trajectories_are_equal_and_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,8 @@ from step02_mlp_parallel import run_ranks
 from step05_hybrid_dp.options import Options, plain
 from tests.step05 import train_ranks
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SOON = 40.0  # seconds: many times what it takes on an idle machine
 

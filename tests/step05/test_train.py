@@ -177,6 +177,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_checkpoint(folder:
         assert f"the last good checkpoint is in {run / 'checkpoints'}" in said["lr"]
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_at_once_or_left_a_torn_line_can_be_resumed(folder: Path) -> None:
     straight, run = folder / "whole", folder / "torn"
     given = options(folder, tp=2, steps=4)
@@ -208,6 +209,7 @@ def test_the_timeout_reaches_every_group(folder: Path) -> None:
         assert found == {"tp": [7.0], "dp": [7.0]}
 
 
+@pytest.mark.long
 def test_profiling_changes_nothing(folder: Path) -> None:
     """At dp = 2, where DDP has buckets and accumulation."""
     plain, profiled = folder / "plain", folder / "profiled"
@@ -224,6 +226,7 @@ def test_a_drifting_replica_is_found(folder: Path) -> None:
         assert "over the data-parallel group: tokens.weight, blocks.0.mlp.down.bias" in data
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bf16", "bf16-params"])
 def test_half_precision_trains_and_resumes_to_the_bit(folder: Path, precision: str) -> None:
     straight, parts = folder / f"{precision}-straight", folder / f"{precision}-parts"

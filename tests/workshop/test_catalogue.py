@@ -8,6 +8,8 @@ from workshop.catalogue import Answer, answers
 from workshop.check import Outcome, observe, outcome
 from workshop.rank_side import Item
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def judged() -> dict[int, list[Outcome]]:

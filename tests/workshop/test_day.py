@@ -21,6 +21,8 @@ from workshop.texts import text
 
 from .test_exercises import IDS, STEPS, with_body
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "workshop" / "README.md").read_text()
 SHARE = 0.6  # of a slot that may be planned

@@ -16,6 +16,8 @@ from workshop.train_mine import Wanted, compare, culprits, curves, parted, took_
 
 from .test_exercises import stub_file, with_body
 
+pytestmark = pytest.mark.long
+
 WRONG = ("return y if bias is None else y.add_(bias)", "return y")
 RIGHT = ["2.1", "2.2", "2.6"]
 
