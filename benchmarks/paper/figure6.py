@@ -36,8 +36,8 @@ MODELS = {  # name -> layers, hidden; heads of 32
 class Options:
     """Train three sizes for the same steps and draw their validation perplexity."""
 
-    steps: int = 300
-    batch_size: int = 16
+    steps: int = 150
+    batch_size: int = 8
     looks: int = 10
     """How often the validation text is looked at."""
     corpus: str = "presidents"
