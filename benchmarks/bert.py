@@ -2,7 +2,8 @@
 
 The original order, since transformers has no other; the same sizes, weights and batch: masked words
 and sentence order, SDPA, float32, fused AdamW. Losses are checked equal before anything is timed.
-Theirs makes logits for every place, ours for the masked ones; that is part of the comparison.
+Ours is the model that `make train MODEL=bert-mini` trains, on one rank. Theirs makes logits for
+every place, ours for those that are asked for; that is part of the comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from step01_single_gpu.machine import keep_freed_memory
 from step01_single_gpu.optimizer import make_optimizer
-from step06_bert_layernorm import BERT, BertConfig, to_huggingface_bert
+from step06_bert_layernorm import BertConfig, ParallelBERT, to_huggingface_bert
 from step06_bert_layernorm.config import PAPER_MODELS
 
 from .report import Step, Table, interleaved, show
@@ -50,11 +51,11 @@ def batch_of(config: BertConfig) -> dict[str, Any]:
     }
 
 
-def ours(model: BERT, batch: dict[str, Any]) -> Step:
+def ours(model: ParallelBERT, batch: dict[str, Any]) -> Step:
     return training_step(model, lambda: model.loss(**batch))
 
 
-def theirs(model: BERT, batch: dict[str, Any]) -> Step:
+def theirs(model: ParallelBERT, batch: dict[str, Any]) -> Step:
     """transformers' BERT with the same weights."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
@@ -104,10 +105,10 @@ def tables(options: Options) -> Iterator[Table]:
             PAPER_MODELS["bert-mini"], norm="original", dropout=dropout, hidden_size=256
         )
         batch = batch_of(config)
-        exact = BERT(dataclasses.replace(config, dropout=0.0))
+        exact = ParallelBERT(dataclasses.replace(config, dropout=0.0), vocab_multiple=1)
         losses = (theirs(exact, batch)(), ours(exact, batch)())
         assert abs(losses[0] - losses[1]) < 1e-5 * losses[1], f"not the same model: {losses}"
-        model = BERT(config)
+        model = ParallelBERT(config, vocab_multiple=1)
         steps = {"ours": ours(model, batch), "transformers": theirs(model, batch)}
         title = f"BERT's pretraining step in one process, dropout {dropout}"
         seconds = interleaved(steps, options.rounds)
