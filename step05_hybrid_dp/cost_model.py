@@ -98,7 +98,8 @@ class Memory:
     activations: float
     """What all blocks keep for backward; with recompute, their inputs alone."""
     block: float
-    """One block in full: with recompute, what exists while a block runs again."""
+    """What exists while a block's backward runs: gradients of the MLP's inner activations, before
+    and behind GeLU, and of the residual stream; with recompute the whole block before them."""
     logits: float
     """A chunk of them. It is gone when backward begins, and so never meets `block`."""
     loss: float
@@ -136,6 +137,7 @@ def memory(config: GPTConfig, layout: Layout, machine: Machine) -> Memory:
     n, h, layers = layout.tp_size, config.hidden_size, config.num_layers
     numbers = layout.micro_batch_size * config.seq_length * h
     block, copies = _block(config, layout, machine)
+    working = numbers * WIDTH[layout.precision] * (2 * 4 / n + 2)
     half = layout.precision == "fp16"
     width, moments = (2, 16) if half else (4, 8)
     # Autocast leaves what no GEMM makes, and so the residual stream, in float32.
@@ -147,7 +149,7 @@ def memory(config: GPTConfig, layout: Layout, machine: Machine) -> Memory:
         gradients=count * width,
         optimizer=count * moments,
         activations=embedding + layers * (stream if layout.recompute else block + copies),
-        block=block + copies if layout.recompute else 0.0,
+        block=working + (block + copies if layout.recompute else 0.0),
         logits=LOGITS_CHUNK,
         loss=2 * words * width + 4 * stream,
         outside=machine.outside,

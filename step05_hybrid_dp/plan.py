@@ -24,7 +24,7 @@ PARTS = {
     "gradients": "gradients",
     "optimizer": "optimizer",
     "activations": "activations kept",
-    "block": "one block run again",
+    "block": "one block's backward",
     "logits": "a chunk of logits (earlier)",
     "loss": "loss and embedding gradients",
     "outside": "CUDA, NCCL, Python",
