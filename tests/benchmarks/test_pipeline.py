@@ -111,6 +111,7 @@ def test_the_bubble_shrinks_with_micro_batches() -> None:
     assert shares["p=4 m=4"] < shares["p=4 m=1"]
 
 
+@pytest.mark.long
 def test_memory_and_wire_are_what_the_shapes_say() -> None:
     """`beside` compares the losses of all layouts itself."""
     speed, held = pipeline.beside(2, CONFIG, (4, 8))

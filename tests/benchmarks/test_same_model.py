@@ -69,6 +69,7 @@ def test_bert_and_transformers_have_the_same_loss() -> None:
     assert abs(theirs - bert.ours(model, batch)()) < 1e-5 * theirs
 
 
+@pytest.mark.long
 def test_growth_and_weak_scaling_have_their_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "GROWN", {"num_layers": (1, 2)})
     ranks, sizes = growth.tables(growth.Options(rounds=2, most=2))

@@ -32,6 +32,7 @@ def test_the_bank_fits_the_code() -> None:
     assert all(mutant.fault[0].islower() or mutant.fault[0] in "QD[B" for mutant in bank)
 
 
+@pytest.mark.long
 def test_every_test_that_is_named_exists() -> None:
     """Those in brackets too, which only pytest knows."""
     named = sorted({test for mutant in load() for test in mutant.tests})

@@ -30,6 +30,7 @@ class Pretend:
         return Outcome(self.state, "E   assert 1 == 2\n")
 
 
+@pytest.mark.long
 def test_a_mystery_shows_its_symptom_and_is_solved(runs: Path) -> None:
     """For real: the named test of the copy is red, by the copy's code and not the original's."""
     fault = culprit(2, 1, BANK)

@@ -146,6 +146,7 @@ def test_an_unfinished_one_does_not_fail_the_others() -> None:
                       "2.5": "todo", "2.6": "todo"}  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_learners_day(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Create, fail, fix one by one with the real bodies, 100 %; finished work isn't run again."""
     assert board.check_step(2) == 2
