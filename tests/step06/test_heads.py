@@ -9,7 +9,7 @@ import torch
 
 from step02_mlp_parallel import run_ranks
 from step06_bert_layernorm import BERT, BertConfig
-from step06_bert_layernorm.finetune_step import linear_rate
+from step06_bert_layernorm.finetune_step import Place, linear_rate, predict
 from step06_bert_layernorm.heads import Batch, Classifier, SpanReader, answer_loss
 from step06_bert_layernorm.task_rows import Row, collate, epoch_batches, own_part, pair_text
 from tests.compare import assert_close
@@ -93,6 +93,17 @@ def test_any_layout_trains_as_the_whole_model(
             assert {"head.weight", "head.bias"} <= own.keys()
             for name, gradient in own.items():
                 assert torch.equal(gradient, results[0][index][2][name]), f"{where}: {name}"
+
+
+def test_predictions_come_back_in_the_order_of_the_rows() -> None:
+    """They are computed shortest first; each must be what its row gives alone."""
+    generator = torch.Generator().manual_seed(0)
+    model = Classifier(BERT(dataclasses.replace(CONFIG, dropout=0.0), heads=False), 3).double()
+    many = sorted(rows("pairs", 5, generator), key=lambda row: -row.length)
+    assert many[0].length > many[-1].length
+    place = Place(finetune_ranks.Alone(), 0, torch.device("cpu"))
+    alone = torch.cat([predict(model, [row], place) for row in many])
+    assert_close(predict(model, many, place, batch_size=2), alone, 1e-12)
 
 
 def test_heads_against_torch_written_out() -> None:
