@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from step01_single_gpu.config import GPTConfig
 from step02_mlp_parallel.launch import run_ranks
+from step02_mlp_parallel.wire import all_gather
 
 from .block import ParallelBlock
 
@@ -64,9 +65,8 @@ def recorded() -> Iterator[list[Event]]:
         yield events
     marks = [e.time_range for e in profiler.events() if e.name == "clock"]
     began, zero = min(zip(seen, marks, strict=True), key=lambda pair: pair[1].elapsed_us())
-    first = torch.tensor(began, dtype=torch.float64)
-    if dist.is_initialized():
-        dist.broadcast(first, 0)
+    world = dist.group.WORLD if dist.is_initialized() else None
+    first = all_gather(torch.tensor([began], dtype=torch.float64), world)[0]
     late = 1e6 * (began - first.item()) - zero.start
     for e in profiler.events():
         kind = next((kind for part, kind in KINDS if part in e.name), None)
